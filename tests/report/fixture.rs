@@ -388,31 +388,38 @@ pub fn write_all(results: &Path) {
             write(results, machine, protocol);
         }
     }
-    std::fs::write(results.join("techniques.json"), techniques().to_string()).unwrap();
+    std::fs::write(results.join("ladder.json"), techniques().to_string()).unwrap();
 }
 
-/// Techniques that were tried on two models: each as a share of the model's 10 GiB, and the change of the time of a step.
+/// Techniques that were tried on two models: what each needs of the model's 10 GB, and the change of the time of a step.
 fn techniques() -> Value {
-    let technique = |(name, share, time, changes): (&str, f64, f64, &str)| {
+    let row = |names: &[&str], needs: f64, time: f64, change: &str| {
         json!({
-            "name": name, "peak_reserved": (share * 1e10) as u64, "time": {"share": time, "low": time - 0.1, "high": time + 0.1},
-            "changes_training": !changes.is_empty(), "change": changes, "snippet": format!("{name}()  # ```\n<b>|</b>"),
+            "techniques": names, "needs_at_least": (needs * 1e10) as u64, "predicted_seconds": 0.2 * (1.0 + time),
+            "predicted_change": {"share": time, "low": time - 0.1, "high": time + 0.1}, "change": change,
+            "snippet": format!("{}()  # ```\n<b>|</b>", names.join("")),
         })
     };
-    let model = |name: &str, techniques: Vec<(&str, f64, f64, &str)>| {
-        let refused = [json!({"name": "far", "reason": "no <b>far</b> | here"})];
+    let model = |name: &str, more: Vec<Value>| {
+        let shared = [
+            row(&[], 1.0, 0.0, ""),
+            row(&["checkpoint-every"], 0.5, 0.2, ""),
+            row(&["lora"], 0.2, -0.3, "trains adapters"),
+            row(&["factored"], 0.99, 0.0, "Adafactor"),
+        ];
+        let before = [row(&[], 2.0, 1.0, ""), row(&["autocast-bf16"], 1.0, -0.5, "in bfloat16")];
+        let rows = [shared.to_vec(), more].concat();
         json!({
-            "model": name, "card": "rtx-4090", "batch": 8, "command": format!("vramlab rehearse --model {name}"), "peak_reserved": 10_000_000_000_u64,
-            "step_seconds": 0.2, "techniques": techniques.into_iter().map(technique).collect::<Vec<_>>(), "refused": refused,
+            "model": name, "card": "rtx-4090", "batch": 8, "checkpoint": "", "command": format!("vramlab rehearse --model {name}"),
+            "before": before, "rows": rows,
         })
     };
-    let shared = [("halving", 0.5, 0.2, ""), ("freezing", 0.2, -0.3, "another thing is trained"), ("idle", 0.99, 0.0, "")];
-    let both = |more: &[(&'static str, f64, f64, &'static str)]| [&shared, more].concat();
+    let refused = json!({"techniques": ["chunked-loss"], "change": "", "snippet": "", "reason": "no <b>loss</b> | here"});
     json!({
         "schema": 1,
         "models": [
-            model("gpt2", both(&[("free", 0.9, 0.0, ""), ("dear", 0.4, 4.0, ""), ("far", 0.8, 0.01, "")])),
-            model("resnet50", both(&[("free", 0.6, 0.0, ""), ("dear", 0.4, 4.0, "")])),
+            model("gpt2", vec![row(&["accumulate-2x"], 0.9, 0.0, ""), row(&["offload-activations"], 0.4, 4.0, ""), row(&["chunked-loss"], 0.8, 0.01, "")]),
+            model("resnet50", vec![row(&["accumulate-2x"], 0.6, 0.0, ""), row(&["offload-activations"], 0.45, 4.0, ""), refused]),
         ],
     })
 }

@@ -1,6 +1,5 @@
 //! What a reader notices about a report: every claim, every machine, every failure, pictures that are whole, the same bytes twice.
 
-mod browser;
 mod commands;
 mod committed;
 mod damaged;
@@ -8,7 +7,6 @@ mod factorial;
 mod fixture;
 mod odd;
 mod own;
-mod page;
 mod project;
 mod safe;
 mod svg;
@@ -114,7 +112,7 @@ fn published_figures_have_a_page_of_their_own() {
     let page = page_of(&out, "published");
     let chen = rows(&page, "id=\"chen-sqrt\"").concat().join(" ");
     assert!(chen.contains("arXiv 1604.06174") && chen.contains("✔ reproduced"), "{chen}");
-    assert!(page.contains("a paper &#124; of others") && page.contains("nothing here can be compared with it"));
+    assert!(page.contains("a paper &#124; of others") && page.contains("not comparable here: it needs another device"));
     assert!(page.contains("By bytes alone: only times of a GPU"));
     assert!(page.contains("Reproduced by 1.17x to 1.43x; not by less than 1.17x or more than 1.43x."));
     assert!(page.contains("Nobody has this network."));
@@ -225,26 +223,29 @@ fn tables_are_whole() {
     }
 }
 
-/// What is free comes first, what costs time by what it saves for it, what trains something else last; what saves nothing is only named.
+/// By what they are against, what is free first, what trains something else last; what saves nothing is only named.
 #[test]
-fn techniques_are_tried_in_the_order_of_what_they_cost() {
+fn techniques_are_tried_by_what_fills_memory() {
     let (_, out) = fixture_report("order");
     let front = page_of(&out, "README");
-    let table = section(&front, "## Out of memory? Try in this order");
-    let rows: Vec<Vec<&str>> = table.lines().filter(|line| line.starts_with('|')).map(|line| line.split(" | ").collect()).collect();
-    let found: Vec<String> = rows[2..].iter().map(|row| row[1].trim_matches(['`', '*']).to_string()).collect();
-    let slower = "Slower, largest saving for the time first";
+    let table = section(&front, "## Out of memory? What fills it, and what to try");
+    let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("| **")).collect();
     assert_eq!(
-        found,
-        ["As fast, and the same is trained", "free", "far", slower, "halving", "dear", "Trains something else", "freezing"]
+        rows,
+        [
+            "| **activations** | `autocast-bf16` −50 %, `accumulate-2x` −10 % to −40 %, `offload-activations` −55 % to −60 %, `checkpoint-every` −50 % |",
+            "| **logits and loss** | `chunked-loss` −20 % |",
+            "| **optimizer state and gradients** | `lora`\\* −80 % |",
+        ]
     );
-    assert_eq!((rows[3][2], rows[3][3]), ("−25 % (−40 % to −10 %)", "0 %"));
     let page = page_of(&out, "order");
-    assert!(page.contains("| `free` | −10 %, time 0 % (−10 % to +10 %) | −40 %, time 0 % (−10 % to +10 %) |"), "{page}");
-    assert!(page.contains("| `far` | −20 %, time +1 % (−9 % to +11 %) | no &lt;b&gt;far&lt;/b&gt; &#124; here |"), "{page}");
-    assert!(page.contains("less than 3 % on each of these models: idle."), "{page}");
+    // Where the band holds both, no sign.
+    assert!(page.contains("| `accumulate-2x` | −10 %, time −10 % to +10 % | −40 %, time −10 % to +10 % |"), "{page}");
+    assert!(page.contains("| `checkpoint-every` | −50 %, time +20 % (+10 % to +30 %) |"), "{page}");
+    assert!(page.contains("| `chunked-loss` | −20 %, time −9 % to +11 % | no &lt;b&gt;loss&lt;/b&gt; &#124; here |"), "{page}");
+    assert!(page.contains("less than 3 % on each of these models: factored."), "{page}");
     // Code stays code: nothing in it ends the block.
-    assert!(page.contains("```python\nfree()  # ` ` `\n<b>|</b>\n```\n"), "{page}");
+    assert!(page.contains("```python\nlora()  # ` ` `\n<b>|</b>\n```\n"), "{page}");
 }
 
 #[test]
@@ -255,7 +256,7 @@ fn pictures_are_linked_whole_and_nothing_in_them_is_clipped() {
         text.split("plots/").skip(1).map(|rest| PathBuf::from("plots").join(&rest[..rest.find(".svg").unwrap() + 4])).collect();
     let written: BTreeSet<PathBuf> = files(&out).into_keys().filter(|path| path.starts_with("plots")).collect();
     assert_eq!(linked, written);
-    for name in ["overview.svg", "overview-narrow.svg", "checkpointing-budget-nvidia-h200.svg", "inplace-peak-nvidia-h200.svg"] {
+    for name in ["checkpointing-budget-nvidia-h200.svg", "inplace-peak-nvidia-h200.svg"] {
         assert!(written.contains(&Path::new("plots").join(name)), "{name}");
     }
     for path in written {
@@ -388,7 +389,7 @@ fn outdated_plots_go_and_other_files_stay() {
     std::fs::write(out.join("notes.md"), "mine").unwrap();
     std::fs::write(out.join("gone.md"), "<!-- Made by `vramlab report`; edit nothing here. -->\nof an earlier report").unwrap();
     std::fs::remove_dir_all(results.join("dry-24gib")).unwrap();
-    std::fs::remove_file(results.join("techniques.json")).unwrap();
+    std::fs::remove_file(results.join("ladder.json")).unwrap();
     report::write(&results, &out).unwrap();
     let left = files(&out);
     assert!(left.keys().all(|path| !path.to_string_lossy().contains("dry")), "{:?}", left.keys());

@@ -8,7 +8,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-const PARTS: [&str; 7] = ["README.md", "METHODOLOGY.md", "results", "report", "records/versions", "tests/ecosystem", "experiments"];
+const PARTS: [&str; 9] = [
+    "README.md",
+    "METHODOLOGY.md",
+    "results",
+    "report",
+    "records/versions",
+    "tests/ecosystem",
+    "experiments",
+    "docs",
+    "records/gpus",
+];
 
 /// Where a copy came from.
 #[derive(Debug, PartialEq)]

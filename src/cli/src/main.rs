@@ -94,7 +94,7 @@ enum Subcommands {
         /// Folder that holds MACHINE/EXPERIMENT/samples.csv and run.json
         #[arg(long, value_name = "DIR", default_value = "results")]
         results: PathBuf,
-        /// Folder for README.md and the other pages, index.html, plots/ and data/
+        /// Folder for README.md and the other pages, plots/ and data/
         #[arg(long, value_name = "DIR", default_value = "report")]
         out: PathBuf,
         /// Also write the table of what to try between the marks in this README

@@ -1,44 +1,202 @@
 //! What README shows of rehearsals: read from files that scripts write again, never pasted.
 
-use base::units::Bytes;
+use anyhow::{Context, Result};
+use csv::StringRecord;
+use std::collections::HashMap;
+use std::path::Path;
 
-/// Lines of an answer's list that README shows.
-const LINES: usize = 2;
+/// Fixes of an answer that README shows.
+const FIXES: usize = 3;
 
-/// The beginning of an answer: the verdict, the peak's place, most of what fills it, and the first lines of code.
+/// What README shows of an answer of `--what-if`: what to do, some techniques that make it fit and leave the result as it is, and the last of their lines.
 pub fn answer(text: &str) -> Option<String> {
-    let part = |title: &str, most: usize| -> Option<Vec<&str>> {
-        let lines = text.lines().skip_while(|line| !line.trim_start().starts_with(title));
-        let found: Vec<&str> = lines.take_while(|line| !line.trim().is_empty()).take(most).collect();
-        (!found.is_empty()).then_some(found)
+    let sentence = text.lines().find(|line| line.starts_with("The fastest that fits"))?;
+    let table: Vec<&str> =
+        text.lines().skip_while(|line| !line.starts_with("    technique ")).take_while(|line| !line.is_empty()).collect();
+    let (head, rows) = table.split_first()?;
+    let plain = rows.iter().find(|row| row.trim_start().starts_with("as it is "))?;
+    let name = |row: &str| row.get(4..)?.split("  ").next().map(str::to_string);
+    // A letter at the end stands for what changes in the result.
+    let leaves_result = |row: &&&str| row.ends_with("  yes") && name(row).is_some_and(|name| !name.contains(" + "));
+    let fixes: Vec<&str> = rows.iter().filter(leaves_result).take(FIXES).copied().collect();
+    // Of each the last line, which calls what the others define.
+    let last = |row: &&str| {
+        let from = text.lines().skip_while(|line| Some(line.trim()) != name(row).map(|name| format!("# {name}")).as_deref());
+        let is_next = |line: &str| rows.iter().any(|row| Some(line.trim()) == name(row).map(|name| format!("# {name}")).as_deref());
+        from.skip(1).take_while(|line| !is_next(line)).filter(|line| !line.is_empty()).last()
     };
-    let verdict = text.lines().find(|line| line.contains(" on the GPU at most"))?;
-    let parts = [vec![verdict], part("The peak is in", 4)?, part("What fills it", 5)?, part("by line", 1 + LINES)?];
-    Some(format!("```\n{}\n```", parts.map(|lines| lines.join("\n")).join("\n\n")))
+    // Names are as wide as those of sets, which do not stand here.
+    let width = [plain].into_iter().chain(&fixes).filter_map(|row| name(row)).map(|name| name.len()).max()?.max("technique".len());
+    let short = |row: &&str| {
+        let first = name(row).unwrap_or_default();
+        let rest = row[4 + first.len()..].trim_start();
+        format!("  {first:<width$}  {rest}")
+    };
+    let rest = |row: &str| row.split("technique").nth(1).map_or("", str::trim_start).to_string();
+    // The columns keep their widths: the first is as wide as its head and three figures.
+    let head = format!("  {:<width$}  {:>8}{}", "technique", "needs", rest(head).strip_prefix("needs").unwrap_or_default());
+    let table = [head].into_iter().chain([plain].into_iter().chain(&fixes).map(short)).collect::<Vec<String>>().join("\n");
+    let last = fixes.iter().map(|row| Some(format!("  {:<width$}  {}", name(row)?, last(row)?.trim())));
+    let last = last.collect::<Option<Vec<String>>>()?.join("\n");
+    Some(format!("```\n{}\n\n{table}\n\n{last}\n```", sentence.split("; with the same").next()?))
 }
 
-/// Rehearsed beside published: Llama 3.1 8B on 8 and on 128 H100s, as PyTorch 2.7 trains it with the allocator as it is.
-pub fn torchtitan(csv: &str) -> Option<String> {
-    let rows: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
-    let column = |name: &str| rows.first()?.iter().position(|head| *head == name);
-    let [torch, gpus, compiled, segments] = ["torch", "gpus", "compiled", "segments"].map(column);
-    let (reserved, published) = (column("reserved")?, column("published_gib")?);
-    let told = |cards: &str, is_compiled: &str| {
-        let is = |row: &Vec<&str>, at: Option<usize>, text: &str| {
-            at.and_then(|at| row.get(at)).is_some_and(|cell| cell.starts_with(text))
-        };
-        let row = rows.iter().find(|row| {
-            is(row, torch, "2.7") && is(row, gpus, cards) && is(row, compiled, is_compiled) && is(row, segments, "as they are")
-        })?;
-        Some((Bytes(row.get(reserved)?.parse().ok()?).to_string(), row.get(published)?.to_string()))
+/// What docs/ecosystem.md shows of torchtune's ladder, and the command of its last step.
+pub fn ladder(ecosystem: &str, entry_points: &str) -> Option<String> {
+    let table: Vec<&str> = ecosystem
+        .lines()
+        .skip_while(|line| !line.starts_with("| step | theirs"))
+        .take_while(|line| line.starts_with('|'))
+        .collect();
+    let rows = rows(entry_points)?;
+    let last = rows.iter().rfind(|row| row["name"].starts_with("Llama 3.2 3B: + "))?;
+    let (step, command) = (last["name"].split(": ").nth(1)?, &last["command"]);
+    let folded = format!("<details><summary>The command of '{step}'</summary>\n\n```sh\n{command}\n```\n\n</details>");
+    Some(format!("{}\n\n{folded}", table.join("\n")))
+}
+
+type Row = HashMap<String, String>;
+
+fn rows(csv: &str) -> Option<Vec<Row>> {
+    let mut reader = csv::Reader::from_reader(csv.as_bytes());
+    let head = reader.headers().ok()?.clone();
+    let row = |record: StringRecord| head.iter().map(str::to_string).zip(record.iter().map(str::to_string)).collect();
+    reader.records().map(|record| record.ok().map(row)).collect()
+}
+
+fn number(row: &Row, column: &str) -> Option<f64> {
+    row.get(column)?.parse().ok()
+}
+
+/// `-9.1%` of a table's cell.
+fn per_cent(cell: &str) -> Option<f64> {
+    cell.trim().rsplit(' ').next()?.trim_end_matches('%').parse().ok()
+}
+
+/// The smallest size within which so many of the sizes lie.
+fn within(mut sizes: Vec<f64>, share: f64) -> Option<f64> {
+    sizes.sort_by(f64::total_cmp);
+    sizes.get(((sizes.len() as f64 * share).ceil() as usize).checked_sub(1)?).copied()
+}
+
+/// The table 'Can I trust it': what came out as on real GPUs, and what did not.
+///
+/// # Errors
+/// A file of the project is not there, or has not what is shown of it.
+pub fn trust(project: &Path, real_gpus: &str) -> Result<String> {
+    let read = |file: &str| {
+        let path = project.join(file);
+        std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
     };
-    let [(ours_8, theirs_8), (ours_128, theirs_128)] = [told("8", "no")?, told("128", "no")?];
-    let [(compiled_8, their_compiled_8), (compiled_128, their_compiled_128)] = [told("8", "yes")?, told("128", "yes")?];
-    Some(format!(
-        "torchtitan's own table says that Llama 3.1 8B reserved {theirs_8} GiB on each of 8 H100s and {theirs_128} GiB on each of 128; compiled,\n\
-         {their_compiled_8} and {their_compiled_128} GiB. Rehearsed without a GPU, from the same commit, with PyTorch 2.7 and the allocator's defaults: {ours_8} and\n\
-         {ours_128}; compiled, {compiled_8} and {compiled_128}."
-    ))
+    let (ecosystem, titan) = (read("docs/ecosystem.md")?, read("tests/ecosystem/torchtitan.csv")?);
+    let (rehearsed, measured) = (read("records/gpus/h200-rehearsed.csv")?, read("records/gpus/h200-measured.csv")?);
+    trusted(real_gpus, &ecosystem, &titan, &rehearsed, &measured, &read("docs/time.md")?)
+        .context("records of real GPUs have not what README shows of them")
+}
+
+fn trusted(real_gpus: &str, ecosystem: &str, titan: &str, rehearsed: &str, measured: &str, times: &str) -> Option<String> {
+    let events = rows(real_gpus)?;
+    let sum = |column: &str| events.iter().filter_map(|row| number(row, column)).sum::<f64>();
+    let (equal, all) = (sum("events_identical"), sum("events_measured"));
+
+    // An H200's programs, each beside its rehearsal.
+    let (rehearsed, measured) = (rows(rehearsed)?, rows(measured)?);
+    let pairs =
+        || measured.iter().filter_map(|row| Some((rehearsed.iter().find(|other| other["program"] == row["program"])?, row)));
+    let off = |column: &str| -> Vec<f64> {
+        pairs().filter_map(|(ours, real)| Some(number(ours, column)? / number(real, column)? - 1.0)).collect()
+    };
+    let (allocated, reserved, steps) = (off("peak_allocated"), off("peak_reserved"), off("step_seconds"));
+    let below = |most: f64| allocated.iter().filter(|off| off.abs() < most).count();
+    let apart: Vec<f64> = steps.iter().map(|off| off.abs()).collect();
+    let [lowest, lowest_reserved] = [&allocated, &reserved].map(|off| off.iter().copied().fold(0.0, f64::min) * 100.0);
+
+    let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_string()).collect::<Vec<String>>();
+    let lines = |starts: &'static str| ecosystem.lines().filter(move |line| line.starts_with(starts)).map(cells);
+    let ladder: Vec<Vec<String>> = ecosystem
+        .lines()
+        .skip_while(|line| !line.starts_with("| step | theirs"))
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .map(cells)
+        .collect();
+    let bytes: Vec<f64> = ladder.iter().filter_map(|row| per_cent(&row[3])).collect();
+    let near = bytes.iter().filter(|off| off.abs() < 1.0).count();
+    let missed = ladder.iter().filter_map(|row| Some((row, per_cent(&row[3])?)));
+    let missed: Vec<String> = missed
+        .filter(|(_, off)| off.abs() >= 1.0)
+        .map(|(row, off)| format!("{} {off:+.0} %", row[0].trim_start_matches("+ ")))
+        .collect();
+    let speed = |row: &Vec<String>| per_cent(&row[6]);
+    let baseline = speed(ladder.first()?)?;
+    let speeds: Vec<f64> = ladder[1..].iter().filter_map(speed).collect();
+    let modded: Vec<f64> =
+        lines("| modded-nanogpt").filter_map(|row| per_cent(row[6].split(" allocated: ").nth(1)?.split(',').next()?)).collect();
+    let detection: Vec<f64> =
+        lines("| vision: references/detection").chain(lines("| detectron2")).filter_map(|row| per_cent(&row[6])).collect();
+
+    let titan: Vec<f64> = rows(titan)?
+        .iter()
+        .filter_map(|row| Some(number(row, "reserved")? / 2f64.powi(30) / number(row, "published_gib")? - 1.0))
+        .collect();
+    let defaults = titan.iter().filter(|off| off.abs() < 0.002).count();
+    let others: Vec<f64> = titan.iter().filter(|off| off.abs() >= 0.002).map(|off| -100.0 * off).collect();
+    let of = |values: &[f64], better: fn(f64, f64) -> f64| values.iter().copied().reduce(better);
+    let step = times.lines().find(|line| line.starts_with("| all steps |")).map(cells)?;
+
+    let thousands = |number: f64| match number as u64 {
+        number if number < 1000 => number.to_string(),
+        number => format!("{},{:03}", number / 1000, number % 1000),
+    };
+    let table = [
+        "| what was compared | how it came out |".to_string(),
+        "|---|---|".to_string(),
+        format!(
+            "| each allocation and free of 15 steps and passes that others recorded | **{} of {} equal** in order and size |",
+            thousands(equal),
+            thousands(all)
+        ),
+        format!(
+            "| {} programs, rehearsed and then run on an H200 for up to 30 steps | peak allocated within 0.1 % in {}, within 0.4 % in {}; **missed**: {lowest:.0} % with `cudnn.benchmark`; reserved up to {lowest_reserved:.0} % |",
+            allocated.len(),
+            below(0.001),
+            below(0.004)
+        ),
+        format!(
+            "| torchtitan's table, Llama 3.1 8B on 8 and 128 H100s | reserved within 0.2 % in {defaults} rows: PyTorch 2.7, allocator's defaults. Which setting theirs had is not known; **with others we say {:.1} to {:.1} % less** |",
+            of(&others, f64::min)?,
+            of(&others, f64::max)?
+        ),
+        format!(
+            "| torchtune's ladder, Llama 3.2 3B on an A100 ([step by step](docs/ecosystem.md#torchtune-llama-32-3b-step-by-step)) | {near} of {} peaks within 1 %; **missed**: {} |",
+            bytes.len(),
+            missed.join(", ")
+        ),
+        format!(
+            "| modded-nanogpt, compiled, three runs on 8 H100s | allocated {}; reserved equal |",
+            modded
+                .iter()
+                .map(|off| if off.abs() < 0.05 { "equal".to_string() } else { format!("**{off:+.1} %**") })
+                .collect::<Vec<_>>()
+                .join(", ")
+        ),
+        format!(
+            "| object detection as torchvision and detectron2 published it in 2019 | **missed**: {:.0} to {:.0} % |",
+            of(&detection, f64::max)?,
+            of(&detection, f64::min)?
+        ),
+        format!(
+            "| time of a step: those {} programs; {} steps that others timed; torchtune's ladder | half within {:.0} %, nine in ten within {:.0} %; {}; tokens/s {:+.0} to {:+.0} %, **{baseline:+.0} % before packing** |",
+            steps.len(),
+            step[1],
+            100.0 * within(apart.clone(), 0.5)?,
+            100.0 * within(apart, 0.9)?,
+            step[2].replace(" / ", " and "),
+            of(&speeds, f64::min)?,
+            of(&speeds, f64::max)?
+        ),
+    ];
+    Some(table.join("\n"))
 }
 
 #[cfg(test)]
@@ -46,12 +204,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_cut_to_its_beginning() {
-        let text = "epoch 1\nFITS x (1 GiB): 2 GiB on the GPU at most, 3 left.\n\n  peak requested 1\n\n  The peak is in the step.\n    at      a.py:1\n\n  \
-                    What fills it\n      1 GiB  99 %  activations\n\n  by module\n      x\n\n  by line\n      1\n      2\n      3\n\n  step\n";
-        let shown = "```\nFITS x (1 GiB): 2 GiB on the GPU at most, 3 left.\n\n  The peak is in the step.\n    at      a.py:1\n\n  What fills it\n      \
-                     1 GiB  99 %  activations\n\n  by line\n      1\n      2\n```";
-        assert_eq!(answer(text).as_deref(), Some(shown));
+    fn an_answer_is_cut_to_what_to_do() {
+        let text = "\nThe fastest that fits x leaves the result as it is: b, which needs 1 GiB.\n\n  On x.\n\n    technique           needs       saves         allocated  fits  changes\n  \
+                    * a                1.00 GiB     1 GiB  50 %   1.00 GiB  yes   a\n  * b                1.00 GiB     1 GiB  50 %   1.00 GiB  yes\n    \
+                    as it is           2.00 GiB       0 B   0 %   1.00 GiB  no\n    b + c              1.00 GiB     1 GiB  50 %   1.00 GiB  yes\n\n  \
+                    The lines to write\n\n    # a\n    a()\n\n    # b\n    b()\n\n    b(c)\n";
+        let shown = answer(text).unwrap();
+        let lines: Vec<&str> = shown.lines().collect();
+        assert_eq!(lines[1], "The fastest that fits x leaves the result as it is: b, which needs 1 GiB.");
+        assert!(lines[4].starts_with("  as it is   2.00 GiB") && lines[5].starts_with("  b          1.00 GiB"), "{shown}");
+        assert_eq!(lines[6..], ["", "  b          b(c)", "```"]);
         assert_eq!(answer("nothing"), None);
+    }
+
+    #[test]
+    fn half_and_nine_in_ten_are_of_all() {
+        let sizes: Vec<f64> = (1..=10).map(f64::from).collect();
+        assert_eq!([0.5, 0.9, 1.0].map(|share| within(sizes.clone(), share)), [Some(5.0), Some(9.0), Some(10.0)]);
+        assert_eq!(within(Vec::new(), 0.5), None);
     }
 }

@@ -4,8 +4,8 @@ use super::claims::claims_of;
 use super::effects::Effect;
 use super::findings::{Findings, FoundEffect};
 use super::guides::{GUIDES, guides_of};
+use super::ladder::Ladder;
 use super::markup::Markdown;
-use super::order::Order;
 use super::pages::{Page, VerdictRow};
 use super::plots::PictureLink;
 use super::prose;
@@ -26,8 +26,8 @@ pub struct FrontLine {
     pub standing: String,
     /// What the user's own machine gives; empty where there is none.
     pub yours: String,
-    /// Whether what is tried in order has it, too.
-    pub is_in_order: bool,
+    /// Whether it is one of those that the guides are about.
+    pub is_of_guides: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -48,17 +48,21 @@ pub struct Front {
     pub command: Markdown,
     pub lead: String,
     pub pictures: Vec<PictureLink>,
-    pub order: Option<Order>,
+    pub order: Option<Ladder>,
+    /// Techniques one after the other, beside what others published of them.
+    pub together: Option<Markdown>,
     /// The head of the column of the user's own results; none where there are none.
     pub yours: Option<String>,
     pub techniques: Vec<FrontLine>,
-    pub others: Vec<Markdown>,
     pub guides: Vec<GuideLine>,
     pub unknown: Vec<Unknown>,
     pub trust: Vec<Markdown>,
 }
 
-pub fn front(findings: &Findings, pages: &[Page], order: Option<Order>, pictures: Vec<PictureLink>, command: &Markdown) -> Front {
+/// What the guides are about, by experiments.
+const OF_GUIDES: [&str; 7] = ["accumulation", "checkpointing", "amp", "inplace", "empty_cache", "pin_memory", "num_workers"];
+
+pub fn front(findings: &Findings, pages: &[Page], order: Option<Ladder>, pictures: Vec<PictureLink>, command: &Markdown) -> Front {
     let own = findings.own;
     let line = |page: &Page| {
         let experiment = findings.experiments.iter().find(|experiment| experiment.name() == page.name);
@@ -79,7 +83,7 @@ pub fn front(findings: &Findings, pages: &[Page], order: Option<Order>, pictures
                 page.words.standing.clone()
             },
             yours: yours.filter(|yours| !yours.is_empty()).unwrap_or_else(|| "not measured".to_string()),
-            is_in_order: experiment.is_some_and(|experiment| experiment.runs[0].protocol.subject.in_what_if),
+            is_of_guides: OF_GUIDES.contains(&&*page.name),
         }
     };
     let techniques = pages.iter().filter(|page| page.kind == SubjectKind::Technique);
@@ -89,9 +93,9 @@ pub fn front(findings: &Findings, pages: &[Page], order: Option<Order>, pictures
         lead: lead(&findings.machines),
         pictures,
         order,
+        together: None,
         yours: own.map(|own| format!("yours: {}", prose::whose(own.platform(), &own.machine))),
         techniques: techniques.map(line).collect(),
-        others: Vec::new(),
         guides: guides(findings),
         unknown: unknown
             .map(|page| Unknown { link: Markdown::link(&page.title, &page.file), claims: page.undecided.clone() })
@@ -110,10 +114,13 @@ fn lead(machines: &[&Recorded]) -> String {
     let (measured, own) = (named(&|machine| !machine.is_prediction() && !machine.is_own), named(&|machine| machine.is_own));
     let mut said = Vec::new();
     if !predicted.is_empty() {
-        said.push(format!("Full-size memory is predicted by PyTorch's own allocator on a {}.", predicted.join(", ")));
+        said.push(format!(
+            "Memory and times of full-size models are predictions, made by PyTorch's own allocator on a {}.",
+            predicted.join(", ")
+        ));
     }
     if !measured.is_empty() {
-        said.push(format!("Times, and whether gradients are equal, are measured on small models, on: {}.", measured.join(", ")));
+        said.push(format!("Small models are measured, and their gradients compared, on: {}.", measured.join(", ")));
     }
     if machines.iter().all(|machine| machine.platform() != Platform::Gpu) {
         said.push("No GPU time has been measured yet.".to_string());

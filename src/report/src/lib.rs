@@ -1,5 +1,4 @@
-//! From results to a report: markdown pages with their pictures, and the same as one page for browsers, built from the samples and
-//! manifests of any number of machines.
+//! From results to a report: markdown pages with their pictures, built from the samples and manifests of any number of machines.
 //!
 //! The report is a function of the results and of the pages that stand beside the experiments: no clock, no order that a hash map gives. The
 //! same results and words give the same bytes.
@@ -15,15 +14,13 @@ mod examples;
 mod findings;
 mod front;
 mod guides;
+mod ladder;
 mod machines;
 mod markup;
-mod order;
-mod page;
 mod pages;
 mod plots;
 mod prose;
 mod rankings;
-mod recipes;
 mod recorded;
 mod tables;
 mod versions;
@@ -35,6 +32,7 @@ pub use diff::diff;
 
 use anyhow::{Context, Result};
 use findings::{ExperimentFindings, Findings};
+use front::Front;
 use markup::Markdown;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
@@ -53,12 +51,11 @@ use std::path::{Path, PathBuf};
 pub struct Report {
     /// The pages, by file name; the front page first.
     pub pages: Vec<(String, String)>,
-    /// The same as one page for browsers.
-    pub index: String,
-    /// The lines for a README: the table of what to try, and the techniques.
-    pub summary: String,
+    /// The lines for a README: what to try against what fills memory, and what the lab found.
+    remedies: String,
+    summary: String,
     /// For METHODOLOGY: what was changed after a look at figures, with the verdicts without the change.
-    pub changes: String,
+    changes: String,
     pictures: Vec<Picture>,
     tables: Vec<data::DataTable>,
 }
@@ -88,31 +85,31 @@ const MADE: &str = "<!-- Made by `vramlab report";
 struct Marks(&'static str, &'static str);
 
 const SUMMARY: Marks = Marks("<!-- results: written by `just report` -->", "<!-- end of results -->");
-/// What README shows of rehearsals that `tests/ecosystem` takes again: the beginning of an answer, and a comparison.
+/// What README shows of a rehearsal that `just example` takes again, and beside records of real GPUs.
 const EXAMPLE: Marks =
     Marks("<!-- example: written by `just report` from tests/ecosystem/nanogpt.txt -->", "<!-- end of example -->");
-const COMPARED: Marks =
-    Marks("<!-- compared: written by `just report` from tests/ecosystem/torchtitan.csv -->", "<!-- end of compared -->");
+const TRUST: Marks = Marks("<!-- trust: written by `just report` from records of real GPUs -->", "<!-- end of trust -->");
+const REMEDIES: Marks = Marks("<!-- remedies: written by `just report` -->", "<!-- end of remedies -->");
 const CHANGES: Marks = Marks("<!-- changes: written by `just report` -->", "<!-- end of changes -->");
 
-/// Puts a report's table of what to try between the two marks of a README, with links into the report; and into METHODOLOGY.md beside
-/// it, where there is one, the table of what was changed after a look at figures.
+/// Puts what a README shows between its marks, with links into the report; and into METHODOLOGY.md beside it, where there is one, the table of
+/// what was changed after a look at figures.
 ///
 /// # Errors
 /// A file cannot be read or written, or has no marks.
 pub fn show_summary(results: &Path, readme: &Path) -> Result<()> {
     let report = read(results)?;
     show(readme, &report.summary, &SUMMARY)?;
-    let ecosystem = readme.with_file_name("tests").join("ecosystem");
-    for (file, marks, written) in [
-        ("nanogpt.txt", &EXAMPLE, examples::answer as fn(&str) -> Option<String>),
-        ("torchtitan.csv", &COMPARED, examples::torchtitan),
-    ] {
-        // A project that keeps only its results has neither.
-        let Ok(text) = std::fs::read_to_string(ecosystem.join(file)) else { continue };
-        let written =
-            written(&text).with_context(|| format!("{} has not what README shows of it", ecosystem.join(file).display()))?;
-        show(readme, &written, marks)?;
+    let project = readme.parent().unwrap_or(Path::new(""));
+    let example = project.join("tests/ecosystem/nanogpt.txt");
+    // A project that keeps only its results has none of these.
+    if let Ok(text) = std::fs::read_to_string(&example) {
+        show(readme, &report.remedies, &REMEDIES)?;
+        let of_real = report.tables.iter().find(|table| table.path.starts_with("data/real_gpus-"));
+        let of_real = of_real.map_or(Ok(""), |table| std::str::from_utf8(&table.csv))?;
+        show(readme, &examples::trust(project, of_real)?, &TRUST)?;
+        let written = examples::answer(&text).with_context(|| format!("{} has not what README shows of it", example.display()))?;
+        show(readme, &written, &EXAMPLE)?;
     }
     let methodology = readme.with_file_name("METHODOLOGY.md");
     if methodology.exists() { show(&methodology, &report.changes, &CHANGES) } else { Ok(()) }
@@ -151,7 +148,6 @@ impl Report {
         for (name, markdown) in &self.pages {
             replace_file(&out.join(name), markdown.as_bytes()).with_context(hint)?;
         }
-        replace_file(&out.join("index.html"), self.index.as_bytes()).with_context(hint)?;
         let shown = |name: &str| self.pictures.iter().any(|p| p.file == name || p.narrow == name);
         remove_others(&plots, "svg", &|path| shown(&name_of(path)), &|_| true)?;
         let written = |path: &Path| self.tables.iter().any(|table| out.join(&table.path) == path);
@@ -181,7 +177,7 @@ fn remove_others(folder: &Path, extension: &str, keep: &dyn Fn(&Path) -> bool, i
 fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     let Findings { recorded, machines, .. } = findings;
     let command = command(results);
-    let mut order = order::read(results)?;
+    let mut order = ladder::read(results)?;
     let mut pictures: Vec<Picture> = Vec::new();
     let mut pages: Vec<Page> = Vec::new();
     let mut experiments: Vec<&ExperimentFindings> = findings.experiments.iter().collect();
@@ -189,25 +185,26 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     for experiment in experiments {
         let words = words::PageWords::of(&words::page_of(results, experiment.name()), experiment.runs, order.as_ref());
         let own = pictures_of(experiment.runs, words.placed.as_deref())?;
-        let links = own.iter().map(|(name, picture)| (name.clone(), picture.link())).collect();
+        let links =
+            own.iter().filter(|(_, picture)| !picture.is_on_front).map(|(name, picture)| (name.clone(), picture.link())).collect();
         pages.push(pages::page(experiment, words, links));
         pictures.extend(own.into_iter().map(|(_, picture)| picture));
     }
     if let Some(order) = &mut order {
         order.link(&pages);
     }
-    let overview = order.as_ref().map(plots::overview).transpose()?.flatten();
-    let shown = overview.iter().chain(pictures.iter().filter(|picture| picture.is_on_front)).map(Picture::link).collect();
-    let recipes = recipes::read(results)?;
-    let mut front = front::front(findings, &pages, order, shown, &command);
-    if recipes.is_some() {
-        front.others.insert(0, Markdown::link("Recipes by card", "recipes.md"));
-    }
+    let shown = pictures.iter().filter(|picture| picture.is_on_front).map(Picture::link).collect();
+    let project = results.parent().unwrap_or(Path::new(""));
+    let read = |file: &str| std::fs::read_to_string(project.join(file)).ok();
+    let together = read("docs/ecosystem.md").zip(read("tests/ecosystem/entry_points.csv"));
+    let together =
+        together.and_then(|(ecosystem, entry_points)| examples::ladder(&ecosystem, &entry_points)).map(Markdown::trusted);
+    let mut front = Front { together, ..front::front(findings, &pages, order, shown, &command) };
     let changelog = versions::read(results)?;
     if changelog.is_some() {
-        front.others.push(Markdown::link("Memory by version", "versions.md"));
+        let line = "[Memory by version](versions.md): what scripts take with each version of PyTorch and of packages";
+        front.trust.push(Markdown::trusted(line.to_string()));
     }
-    pictures.extend(overview);
 
     let templates = templates()?;
     let render = |name: &str, with: minijinja::Value| -> Result<String> {
@@ -226,12 +223,6 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     written.push(("guides.md".to_string(), render("guides", guides)?));
     if let Some(order) = &front.order {
         written.push(("order.md".to_string(), render("order", context! { command => Serde(&command), order => Serde(order) })?));
-    }
-    if let Some(recipes) = &recipes {
-        written.push((
-            "recipes.md".to_string(),
-            render("recipes", context! { command => Serde(&command), recipes => Serde(recipes) })?,
-        ));
     }
     if let Some(log) = &changelog {
         written.push(("versions.md".to_string(), render("versions", context! { command => Serde(&command), log => Serde(log) })?));
@@ -271,12 +262,11 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     let (columns, rows) = machines::claims(findings);
     let claims_page = context! { command => Serde(&command), columns, rows => Serde(&rows) };
     written.push(("claims.md".to_string(), render("claims", claims_page)?));
-    let summary = render("summary", Serde(&front).into())?;
-    let names: Vec<String> = machines.iter().map(|machine| prose::whose(machine.platform(), &machine.machine)).collect();
+    let [remedies, summary] = ["remedies", "summary"].map(|name| render(name, Serde(&front).into()));
     Ok(Report {
-        index: page::page(&written, &names)?,
         pages: written,
-        summary,
+        remedies: remedies?,
+        summary: summary?,
         changes: changes::table(recorded),
         pictures,
         tables: recorded.iter().filter(|run| data::has_rows(run)).map(data::table).collect::<Result<_>>()?,
@@ -326,7 +316,7 @@ fn published(findings: &Findings) -> Vec<PublishedLine> {
                 each.collect::<Vec<_>>().join("; ")
             };
             lines.push(PublishedLine {
-                ours: if ours.is_empty() { "nothing here can be compared with it".to_string() } else { said(ours) },
+                ours: if ours.is_empty() { "not comparable here: it needs another device".to_string() } else { said(ours) },
                 yours: said(yours),
                 id: section.id,
                 figure: section.figure,
@@ -359,6 +349,9 @@ fn pictures_of(runs: &[Recorded], placed: Option<&[(String, String)]>) -> Result
                 .map(|own| plots::draw(run, own, title.filter(|_| !run.is_own).map(|(_, title)| title.as_str())))
                 .transpose()?
                 .flatten();
+            if plot.on_front && !is_there {
+                pictures.extend(plots::front(run, plot)?.map(|picture| (String::new(), picture)));
+            }
             is_there |= drawn.is_some();
             pictures.extend(drawn.map(|picture| (plot.name.clone(), picture)));
         }
@@ -395,11 +388,11 @@ fn templates() -> Result<Environment<'static>> {
         ("parts", include_str!("parts.md.j2")),
         ("front", include_str!("front.md.j2")),
         ("summary", include_str!("summary.md.j2")),
+        ("remedies", include_str!("remedies.md.j2")),
         ("subject", include_str!("subject.md.j2")),
         ("several", include_str!("several.md.j2")),
         ("machines", include_str!("machines.md.j2")),
         ("claims", include_str!("claims.md.j2")),
-        ("recipes", include_str!("recipes.md.j2")),
         ("order", include_str!("order.md.j2")),
         ("versions", include_str!("versions.md.j2")),
         ("guides", include_str!("guides.md.j2")),

@@ -239,9 +239,14 @@ pub fn meaning(judgement: &Judgement) -> String {
     }
 }
 
-/// A machine as pages name it: `simulated GPU (dry-24gib)`.
+/// A machine as pages name it: `CPU (amd-epyc-2c)`, `simulated 24 GiB GPU`.
 pub fn whose(of: Platform, machine: &str) -> String {
-    format!("{} ({machine})", platform(of))
+    let gib = machine.strip_prefix("dry-").and_then(|size| size.strip_suffix("gib")?.parse::<u32>().ok());
+    match (gib, of) {
+        (Some(gib), Platform::Dry) => format!("simulated {gib} GiB GPU"),
+        (Some(gib), of) => format!("{} (simulated {gib} GiB GPU)", platform(of)),
+        (None, of) => format!("{} ({machine})", platform(of)),
+    }
 }
 
 fn carriers(judged_on: &[Platform]) -> String {

@@ -1,7 +1,7 @@
 //! The words of an experiment's page with today's figures in them. A sentence whose condition new figures break stays, and says that it wants
 //! an editor; one whose figures are not among the results is left out.
 
-use super::order::Order;
+use super::ladder::Ladder;
 use super::plots::PictureLink;
 use super::recorded::Recorded;
 use base::units::{change, quantity, range};
@@ -58,7 +58,7 @@ const EXPERIMENTS: &str = "experiments";
 
 impl PageWords {
     /// The words of an experiment's page, with the figures of these runs.
-    pub fn of(text: &str, runs: &[Recorded], order: Option<&Order>) -> PageWords {
+    pub fn of(text: &str, runs: &[Recorded], ladder: Option<&Ladder>) -> PageWords {
         let mistaken = |wants| WordsBlock { kind: "text", wants, ..WordsBlock::default() };
         let page = match PageText::parse(text) {
             Ok(page) => page,
@@ -76,7 +76,7 @@ impl PageWords {
         let mut is_answer = true;
         for block in page.blocks {
             is_answer &= !matches!(block, PageBlock::Heading(_));
-            let Some(block) = told(&block, runs, order) else {
+            let Some(block) = told(&block, runs, ladder) else {
                 words.left_out += 1;
                 continue;
             };
@@ -106,24 +106,24 @@ impl PageWords {
 }
 
 /// A block with its figures; none where they are not there.
-fn told(block: &PageBlock, runs: &[Recorded], order: Option<&Order>) -> Option<WordsBlock> {
+fn told(block: &PageBlock, runs: &[Recorded], ladder: Option<&Ladder>) -> Option<WordsBlock> {
     let of = |kind: &'static str, text: &str| WordsBlock { kind, text: text.to_string(), ..WordsBlock::default() };
     Some(match block {
         PageBlock::Heading(title) => of("heading", title),
         // A title whose figures are missing or wrong leaves the generated one.
         PageBlock::Picture { name, title } => {
-            let said = sentence("picture", title, runs, order).unwrap_or_else(|| of("picture", ""));
+            let said = sentence("picture", title, runs, ladder).unwrap_or_else(|| of("picture", ""));
             WordsBlock { name: name.clone(), ..said }
         }
         PageBlock::Code(code) => WordsBlock { code: super::markup::Markdown::code(code), ..of("code", "") },
         PageBlock::Rehearsed(techniques) => {
-            let (head, rows) = order?.of_techniques(techniques);
+            let (head, rows) = ladder?.of_techniques(techniques);
             (!rows.is_empty()).then(|| WordsBlock { head, rows, ..of("table", "") })?
         }
         PageBlock::Table(rows) => {
             // A figure that is not there leaves its cell empty, and one beyond its bound says so in it.
             let cell = |spans: &Vec<PageSpan>| {
-                let said = sentence("cell", spans, runs, order).unwrap_or_else(|| of("cell", "–"));
+                let said = sentence("cell", spans, runs, ladder).unwrap_or_else(|| of("cell", "–"));
                 let wants = said.wants.iter().map(|why| format!(" This cell wants an editor: {why}."));
                 wants.fold(said.text, |text, why| text + &why)
             };
@@ -131,12 +131,12 @@ fn told(block: &PageBlock, runs: &[Recorded], order: Option<&Order>) -> Option<W
             let head = rows.next().unwrap_or_default();
             WordsBlock { head, rows: rows.collect(), ..of("table", "") }
         }
-        PageBlock::Sentence { item, spans } => sentence(if *item { "item" } else { "text" }, spans, runs, order)?,
+        PageBlock::Sentence { item, spans } => sentence(if *item { "item" } else { "text" }, spans, runs, ladder)?,
     })
 }
 
 /// A sentence with its figures; none where they are not there.
-fn sentence(kind: &'static str, spans: &[PageSpan], runs: &[Recorded], order: Option<&Order>) -> Option<WordsBlock> {
+fn sentence(kind: &'static str, spans: &[PageSpan], runs: &[Recorded], ladder: Option<&Ladder>) -> Option<WordsBlock> {
     let mut said = WordsBlock { kind, ..WordsBlock::default() };
     for span in spans {
         let slot = match span {
@@ -146,7 +146,7 @@ fn sentence(kind: &'static str, spans: &[PageSpan], runs: &[Recorded], order: Op
             }
             PageSpan::Slot(slot) => slot,
         };
-        let shown = match figure(slot, runs, order) {
+        let shown = match figure(slot, runs, ladder) {
             SlotOutcome::Holds(text) => text,
             SlotOutcome::Broken(text, why) => {
                 said.wants.push(why);
@@ -161,11 +161,11 @@ fn sentence(kind: &'static str, spans: &[PageSpan], runs: &[Recorded], order: Op
     Some(said)
 }
 
-fn figure(slot: &PageSlot, runs: &[Recorded], order: Option<&Order>) -> SlotOutcome {
+fn figure(slot: &PageSlot, runs: &[Recorded], ladder: Option<&Ladder>) -> SlotOutcome {
     match &slot.source {
         SlotSource::Claim { id, verdict } => judged(runs, id, verdict),
         SlotSource::Rehearsed { technique, is_time, model, bound } => {
-            within(&order.map_or_else(Vec::new, |order| order.ratios(technique, *is_time, model)), *bound, &size(*bound))
+            within(&ladder.map_or_else(Vec::new, |ladder| ladder.ratios(technique, *is_time, model)), *bound, &size(*bound))
         }
         SlotSource::Lab { on, metric, is_absolute, of, bound } => {
             let of_kind = |is_own: bool| runs.iter().filter(move |run| run.platform() == *on && run.is_own == is_own);

@@ -101,6 +101,12 @@ impl Rehearsal {
         }
     }
 
+    /// The least memory of a run that ended well; none where it did not, or PyTorch's allocator could not be asked.
+    pub(super) fn needed(&self, answer: &Answer, traces: &[Trace]) -> Option<i64> {
+        let found = answer.verdict.fits().then(|| replay::needed(self, &answer.processes, traces, &answer.cards))?;
+        found.ok().map(|needs| needs.least)
+    }
+
     /// What the script needs of a card, where it ran as long as was wanted, and where it did not fit: then it is rehearsed once more on a
     /// card that is large enough for anything, in silence.
     ///

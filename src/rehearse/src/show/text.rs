@@ -3,11 +3,13 @@
 use super::words::{self, bytes, others_said, place_of, place_or_not, row, share_of, short, streams_said};
 use super::{cards, time};
 use crate::answer::{
-    Answer, Caught, Failure, Held, HostMemory, Leftover, OnCard, PlaceholderSize, ProcessAnswer, RehearsalVerdict, moment,
+    Answer, BlockGroup, Caught, Failure, Held, HostMemory, Leftover, OnCard, PlaceholderSize, ProcessAnswer, RehearsalVerdict,
+    moment,
 };
 use crate::capture::plain::{first_line, on_one_line};
 use crate::capture::process::{Frame, Keeper, Trace, Unreached, Varied};
 use crate::capture::session::Capture;
+use base::remedies::{ACTIVATIONS, FRAGMENTATION, LOGITS, STATE};
 use base::units::Bytes;
 use sim::trace::blocks;
 use std::cmp::Reverse;
@@ -85,6 +87,7 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     table(text, "What fills it", &worst.peak.categories, usize::MAX, worst.peak.bytes)?;
     table(text, "by module", &worst.peak.modules, ROWS, worst.peak.bytes)?;
     table(text, "by line", &worst.peak.lines, ROWS, worst.peak.bytes)?;
+    remedies(text, worst)?;
     cards::shared(text, answer)?;
     phases(text, worst)?;
     cached(text, worst)?;
@@ -139,6 +142,44 @@ pub fn smallest(answer: &Answer) -> String {
         Some(card) => format!("the least GPU memory it runs on; smallest card: {card}"),
         None => "the least GPU memory it runs on; no known card has it".to_string(),
     }
+}
+
+/// What is tried against what fills a training step's memory, where it is much of it.
+fn remedies(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    let of = |names: &[&str]| {
+        worst.peak.categories.iter().filter(|held| names.contains(&&*held.name)).map(|held| held.bytes).sum::<i64>()
+    };
+    let state = of(&["gradients", "optimizer state", "optimizer's temporaries"]);
+    if state == 0 {
+        return Ok(());
+    }
+    let logits = logits(&worst.peak.contents);
+    let activations = of(&["activations", "temporaries", "autocast's copies of weights"]) - logits;
+    let cut = worst.fragmentation.reserved_if_expandable.map_or(0, |expandable| worst.peak_reserved - expandable);
+    let rows = [(activations, ACTIVATIONS), (logits, LOGITS), (state, STATE), (cut, FRAGMENTATION)];
+    let mut rows: Vec<_> = rows.into_iter().filter(|(bytes, _)| *bytes * 20 >= worst.peak.bytes).collect();
+    rows.sort_by_key(|(bytes, _)| Reverse(*bytes));
+    if !rows.is_empty() {
+        writeln!(text, "\n  What to try against it (--what-if tries these and more on this script, and gives the lines)")?;
+    }
+    for (held, remedy) in rows {
+        let names = remedy.techniques.iter().take(ROWS - 1).copied().collect::<Vec<_>>().join(", ");
+        writeln!(text, "    {:>10}  {:>5}  {}: {names}", bytes(held), share_of(held, worst.peak.bytes), remedy.fills)?;
+    }
+    Ok(())
+}
+
+/// What of the peak is as large as that which a cross-entropy was computed of: the logits and their copies, and their gradients.
+fn logits(contents: &[BlockGroup]) -> i64 {
+    let largest = contents.iter().filter(|group| group.operator.contains("log_softmax")).map(|group| group.bytes).max();
+    // In fp32, and in 16 bits.
+    let is_one = |group: &&BlockGroup| largest.is_some_and(|bytes| [bytes, bytes / 2].contains(&group.bytes));
+    contents
+        .iter()
+        .filter(is_one)
+        .filter(|group| ["activations", "temporaries"].contains(&&*group.category))
+        .map(|group| group.allocated)
+        .sum()
 }
 
 /// What is reserved and was never allocated, and what would change that: said where it does, by what PyTorch's allocator itself makes of it.

@@ -67,7 +67,11 @@ pub fn finding(view: &PlotView, design: &AreaDesign) -> Option<String> {
         .max_by(|a, b| a.1.iter().sum::<f64>().total_cmp(&b.1.iter().sum::<f64>()))?;
     let (low, high) = (shares.iter().copied().fold(f64::INFINITY, f64::min), shares.iter().copied().fold(0.0, f64::max));
     let count = places.iter().filter(|other| *other == place).count();
-    let most = if count == places.len() { "always".to_string() } else { format!("in {count} of {} cases", places.len()) };
+    let most = match places.len() {
+        1 => return Some(format!("The peak is {place}; {name} are {low:.0} % of it")),
+        all if all == count => "always".to_string(),
+        all => format!("in {count} of {all} cases"),
+    };
     Some(format!("The peak is {most} {place}; {name} are {low:.0} to {high:.0} % of it"))
 }
 

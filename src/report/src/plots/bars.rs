@@ -20,7 +20,7 @@ pub const NAMES: i32 = 210;
 const MANY: usize = 5;
 /// Widest that the names of bars may be, and on a phone.
 const LEVEL: i32 = 240;
-const LEVELS: i32 = 120;
+const LEVELS: i32 = 182;
 /// Room right of the longest bar for its figure.
 const FIGURES: i32 = 70;
 
@@ -147,7 +147,10 @@ fn collect(view: &PlotView, factors: &[&str], width: i32) -> Vec<Cluster> {
             });
             Bar { level, rank, outcome: outcome(view, cell, &grid.baseline_of(cell)) }
         });
-        let bars: Vec<Bar> = bars.collect();
+        let mut bars: Vec<Bar> = bars.collect();
+        // PyTorch's own run of a level may lack a figure that ours has.
+        let known: Vec<String> = bars.iter().filter(|bar| bar.outcome.is_ok()).map(|bar| bar.level.clone()).collect();
+        bars.retain(|bar| bar.outcome.is_ok() || !known.contains(&bar.level));
         let name: Vec<String> = wrapped(&name, TEXT, width).iter().map(|line| shortened(line, TEXT, width)).collect();
         Cluster { name, baseline: scale.unwrap_or_else(|| "no baseline".to_string()), bars }
     });
@@ -263,14 +266,19 @@ pub fn paint(view: &PlotView, clusters: &[Cluster], header: (String, String), le
 }
 
 fn draw_axis(canvas: &mut Canvas, scale: LinearScale, lengths: &Lengths, (top, bottom): (i32, i32)) {
-    let mut free = 0;
-    for value in lengths.ticks(scale) {
-        let (x, label) = (scale.at(value), tick(value, lengths.unit));
-        canvas.line((x, top), (x, bottom), GRID, 1);
-        let half = text_width(&label, SMALL) / 2 + 3;
-        if x - half >= free {
-            canvas.text((x, bottom + 14), &label, SMALL, INK, Anchor::Middle);
-            free = x + half;
+    let ticks: Vec<(i32, String)> =
+        lengths.ticks(scale).into_iter().map(|value| (scale.at(value), tick(value, lengths.unit))).collect();
+    let half = |label: &str| text_width(label, SMALL) / 2 + 3;
+    // Every label, or every second one, or fewer: never some with gaps.
+    let fits = |every: &usize| {
+        let shown: Vec<&(i32, String)> = ticks.iter().step_by(*every).collect();
+        shown.windows(2).all(|pair| pair[0].0 + half(&pair[0].1) <= pair[1].0 - half(&pair[1].1))
+    };
+    let every = (1..=ticks.len()).find(fits).unwrap_or(1);
+    for (n, (x, label)) in ticks.iter().enumerate() {
+        canvas.line((*x, top), (*x, bottom), GRID, 1);
+        if n % every == 0 {
+            canvas.text((*x, bottom + 14), label, SMALL, INK, Anchor::Middle);
         }
     }
     canvas.line((scale.from, top), (scale.from, bottom), FAINT, 1);

@@ -44,7 +44,7 @@ pub fn beside(runs: &[Recorded], published: &Published) -> Result<Option<Picture
     };
     let mut rows: Vec<(&str, Row)> = parts.iter().enumerate().filter_map(row).collect();
     let first = rows.first().map_or("", |(label, _)| label);
-    let what = if rows.iter().all(|(label, _)| *label == first) { format!("{first}: ") } else { String::new() };
+    let what = if rows.iter().all(|(label, _)| *label == first) { format!("; {first}") } else { String::new() };
     if what.is_empty() {
         rows.iter_mut().for_each(|(label, row)| row.name = format!("{}: {label}", row.name));
     }
@@ -54,13 +54,17 @@ pub fn beside(runs: &[Recorded], published: &Published) -> Result<Option<Picture
     }
     let near =
         |row: &&Row| row.panels[0][1..].iter().all(|dot| dot.middle >= row.panels[0][0].low && dot.middle <= row.panels[0][0].high);
-    let title = format!("{} of {} published ratios come out within a tenth", rows.iter().filter(near).count(), rows.len());
+    let title = format!(
+        "{} of {} published ratios that can be compared come out within a tenth",
+        rows.iter().filter(near).count(),
+        rows.len()
+    );
     let machines = found.iter().map(|(run, found)| prose::whose(found.platform, &run.machine));
     let series: Vec<String> = std::iter::once("published, a tenth either way".to_string()).chain(machines).collect();
     let name = format!("published-beside-{}", slug(&published.id));
     Picture::drawn(&name, format!("Published figures beside ours: {}", published.figure), |width| {
-        let head = Head::new(&title, &published.source, width);
-        let axis = RangeAxis { title: format!("{what}change against the table's baseline"), tick: percent, reference: 1.0 };
+        let head = Head::new(&title, &format!("{}{what}", published.source), width);
+        let axis = RangeAxis { title: "change against the baseline".to_string(), tick: percent, reference: 1.0 };
         ranges(&Ranges { head: &head, axes: vec![axis], series: series.clone(), rows: rows.clone() }).map(Some)
     })
 }

@@ -7,7 +7,6 @@ mod beside;
 mod findings;
 mod intervals;
 mod lines;
-mod overview;
 
 use super::markup::slug;
 use super::prose;
@@ -20,7 +19,6 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 pub use beside::beside;
-pub use overview::overview;
 
 /// A picture with its narrow form for phones.
 #[derive(Debug, Clone, Serialize)]
@@ -94,9 +92,19 @@ pub fn draw(recorded: &Recorded, plot: &PlainPlot, title: Option<&str>) -> Resul
         }
     };
     let name = format!("{}-{}-{}", slug(&recorded.protocol.name), slug(&plot.name), slug(&recorded.machine));
-    let is_on_front = plot.on_front && recorded.is_prediction();
-    let picture = Picture::drawn(&name, format!("{} {}", plot.caption, whose(recorded)), draw)?;
-    Ok(picture.map(|picture| Picture { is_on_front, ..picture }))
+    Picture::drawn(&name, format!("{} {}", plot.caption, whose(recorded)), draw)
+}
+
+/// Of a plot that stands on the front page what is drawn there: its last baseline alone.
+///
+/// # Errors
+/// The drawing library fails.
+pub fn front(recorded: &Recorded, plot: &PlainPlot) -> Result<Option<Picture>> {
+    let is_plain = |cell: &PlainCell| recorded.grid_of(cell).is_some_and(|grid| grid.baseline_of(cell) == *cell);
+    let last = recorded.all_cells().into_iter().rfind(|cell| selects(&plot.of, cell) && is_plain(cell));
+    let Some(last) = last.filter(|_| recorded.is_prediction()) else { return Ok(None) };
+    let alone = PlainPlot { name: "front".to_string(), of: last.to_string(), ..plot.clone() };
+    Ok(draw(recorded, &alone, None)?.map(|picture| Picture { is_on_front: true, ..picture }))
 }
 
 /// Borrowed names.

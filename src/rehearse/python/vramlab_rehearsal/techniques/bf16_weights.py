@@ -20,5 +20,5 @@ class HalfWeights(OfModel):
 model = model.to(torch.bfloat16)  # before the optimizer is made
 inputs = inputs.to(torch.bfloat16)  # in the loop, where they are floating-point
 """,
-            "weights and optimizer state in bfloat16: updates below 1/256 of a weight are lost",
+            "weights and optimizer state in bfloat16: updates smaller than 1/512 to 1/256 of a weight are rounded away",
         )

@@ -8,7 +8,7 @@ from .shared.technique import technique
 class Factored(Instead):
     """Adafactor, whose second moment is a row and a column, instead of Adam or AdamW."""
 
-    change = "another optimizer: no first moment, a factored second one"
+    change = "Adafactor: no first moment, a factored second one"
     taken = ("lr", "weight_decay")
     by_trainer = "adafactor"
 

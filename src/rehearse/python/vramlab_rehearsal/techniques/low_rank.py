@@ -89,7 +89,7 @@ class LowRank(OfModel):
         blocks = of_lists(lists)
         functions, calls, weights = [add_lora], [f"add_lora(model, {blocks})  # before the optimizer is made"], "weights"
         if four_bits:
-            functions, calls, weights = [in_four_bits, add_lora], [f"in_four_bits({blocks})", *calls], "weights of 4 bits"
+            functions, calls, weights = [in_four_bits, add_lora], [f"in_four_bits({blocks})", *calls], "4-bit weights"
         source = "\n\n\n".join(inspect.getsource(function).strip() for function in functions)
         lines = "\n".join(calls)
-        self.applied(f"{source}\n\n\n{lines}", f"another thing is trained: matrices of rank 8 beside frozen {weights}")
+        self.applied(f"{source}\n\n\n{lines}", f"trains rank-8 adapters on frozen {weights}")

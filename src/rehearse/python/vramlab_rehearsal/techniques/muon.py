@@ -40,7 +40,7 @@ muon = torch.optim.Muon(matrices, lr=...)
 optimizer = torch.optim.{name}([p for p in model.parameters() if all(p is not matrix for matrix in matrices)], lr=...)
 # in the loop, after the optimizer's own: muon.step() and muon.zero_grad()
 """,
-                "another optimizer: one moment of the blocks' matrices, whose updates are made orthogonal",
+                "Muon for the blocks' weight matrices: one momentum buffer, orthogonalised updates",
             )
 
     def beside(self, optimizer, muon):

@@ -1,4 +1,4 @@
-"""offload-activations (offloading): what the forward pass keeps is moved to pinned host memory; parameters and tensors below 1 MiB stay"""
+"""offload-activations (offloading): what the forward pass keeps is copied to pinned host memory on a second stream, while the GPU computes; parameters and tensors below 1 MiB stay"""
 
 import inspect
 
@@ -6,24 +6,50 @@ from .shared.technique import Region, technique
 
 
 class OffloadActivations:
-    """What the forward pass keeps for the backward pass waits in pinned host memory; parameters and small tensors stay."""
+    """What the forward pass keeps for the backward pass waits in pinned host memory; parameters and small tensors stay. Copies have a stream of
+    their own, and at most so many of them are under way at once."""
 
-    def __init__(self, least=1 << 20):
+    def __init__(self, least=1 << 20, at_once=5):
+        import collections
+
         import torch
+
+        stream, leaving, coming = torch.cuda.Stream(), collections.deque(), collections.deque()
+
+        def left():
+            # From here on what comes next on the GPU may write over the tensor.
+            torch.cuda.current_stream().wait_event(leaving.popleft()[0])
 
         def pack(tensor):
             base = tensor if tensor._base is None else tensor._base
             if not tensor.is_cuda or isinstance(base, torch.nn.Parameter) or tensor.nbytes < least:
                 return tensor
-            host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+            if len(leaving) == at_once:
+                left()
+            host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                host.copy_(tensor, non_blocking=True)
+            leaving.append((stream.record_event(), tensor.detach()))
             # A view comes back without its gaps. The parts that torch.compile keeps are no views for PyTorch, and must lie as they lay.
             return host, host.stride() if tensor._is_view() else tensor.stride(), tensor.device
 
         def unpack(kept):
             if isinstance(kept, torch.Tensor):
                 return kept
+            while leaving:
+                left()
+            if len(coming) == at_once:
+                # Else a host that runs ahead of the GPU would have all of them come back at once.
+                coming.popleft().synchronize()
             host, stride, device = kept
-            return torch.empty_strided(host.shape, stride, dtype=host.dtype, device=device).copy_(host, non_blocking=True)
+            with torch.cuda.stream(stream):
+                tensor = torch.empty_strided(host.shape, stride, dtype=host.dtype, device=device).copy_(host, non_blocking=True)
+            compute = torch.cuda.current_stream()
+            compute.wait_stream(stream)
+            tensor.record_stream(compute)
+            coming.append(compute.record_event())
+            return tensor
 
         self.hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 

@@ -58,6 +58,9 @@ pub struct VariantRow {
     /// None where it was not applied. Where it does not fit: as it would be on a card that is large enough; none on a real GPU.
     pub peak_reserved: Option<i64>,
     pub peak_allocated: Option<i64>,
+    /// The least GPU memory that it runs on, with the CUDA context; none on a real GPU.
+    pub needs_at_least: Option<i64>,
+    /// Of what it needs at least; on a real GPU, of what is reserved.
     pub saved: Option<i64>,
     /// Of one optimizer step; none where they could not be counted.
     pub extra_flops: Option<i64>,
@@ -107,7 +110,8 @@ impl VariantRow {
             techniques: choice.names.clone(),
             peak_reserved: reserved,
             peak_allocated: allocated,
-            saved: base.peaks.zip(reserved).map(|((before, _), now)| before - now),
+            needs_at_least: measured.needs,
+            saved: base.bytes().zip(measured.bytes()).map(|(before, now)| before - now),
             extra_flops: flops.map(|(extra, _)| extra),
             extra_share: flops.map_or(0.0, |(extra, before)| extra as f64 / before.max(1) as f64),
             seconds: measured.seconds,
@@ -130,6 +134,11 @@ impl VariantRow {
 
     pub fn name(&self) -> String {
         if self.techniques.is_empty() { "as it is".to_string() } else { self.techniques.join(" + ") }
+    }
+
+    /// What rows are compared by.
+    pub fn bytes(&self) -> Option<i64> {
+        self.needs_at_least.or(self.peak_reserved)
     }
 
     /// Nanoseconds where they were measured, per cent of the script's own time where it is predicted, else operations beside the script.
@@ -173,7 +182,7 @@ impl VariantRow {
     /// result, few lines, large micro-batches, few bytes.
     pub fn cost(&self) -> (Burdens, i64, bool, usize, u64, i64) {
         let price = if !self.is_timed() && self.is_free() { 0 } else { self.price() };
-        let bytes = self.peak_reserved.unwrap_or(i64::MAX);
+        let bytes = self.bytes().unwrap_or(i64::MAX);
         (self.burdens(), price, !self.change.is_empty(), self.techniques.len(), self.choice.micro_batches, bytes)
     }
 }
@@ -182,6 +191,8 @@ impl VariantRow {
 pub struct MeasuredStep {
     /// Most reserved and most allocated; none where a real GPU's memory ran out. Those of a simulated one go on to a large card.
     pub peaks: Option<(i64, i64)>,
+    /// The least GPU memory that would do, with the CUDA context; none on a real GPU.
+    pub needs: Option<i64>,
     pub fits: bool,
     pub seconds: Option<f64>,
     /// Predicted; why there is none, which is empty on a real GPU.
@@ -202,5 +213,10 @@ impl MeasuredStep {
     /// What the time is of: `a step`, `a forward pass`, `a token`.
     pub fn unit(&self) -> String {
         format!("a {}", self.time.as_ref().map_or("step", |time| time.unit))
+    }
+
+    /// What it is compared by.
+    pub fn bytes(&self) -> Option<i64> {
+        self.needs.or(self.peaks.map(|(reserved, _)| reserved))
     }
 }

@@ -51,6 +51,14 @@ fn bytes(value: i64) -> String {
     format!("{sign}{}", Bytes(value.unsigned_abs()))
 }
 
+/// `needs 5.1 GiB`
+fn needs(row: &VariantRow) -> String {
+    match (row.needs_at_least, row.peak_reserved) {
+        (Some(needs), _) => format!("needs {}", bytes(needs)),
+        (None, reserved) => format!("reserves {}", bytes(reserved.unwrap_or(0))),
+    }
+}
+
 /// The answer whole, each line ended; `base` is the script as it is.
 pub fn answer(base: &MeasuredStep, rows: &[VariantRow]) -> String {
     let mut text = String::new();
@@ -74,13 +82,12 @@ pub fn recommendation(base: &MeasuredStep, rows: &[VariantRow]) -> String {
             (Some(_), None) => format!("{:.0} % more compute", row.extra_share * 100.0),
             (None, None) => "compute that could not be counted".to_string(),
         };
-        format!("{}, with {} reserved and {compute}", row.name(), bytes(row.peak_reserved.unwrap_or(0)))
+        format!("{}, which {} and {compute}", row.name(), needs(row))
     };
     let as_it_is = rows.iter().find(|row| row.techniques.is_empty());
     if as_it_is.is_some_and(|row| row.fits) {
         // A hundredth is not worth a line.
-        let saves =
-            |row: &&VariantRow| row.saved > row.peak_reserved.map(|peak| peak / 100) && row.is_free() && row.change.is_empty();
+        let saves = |row: &&VariantRow| row.saved > row.bytes().map(|peak| peak / 100) && row.is_free() && row.change.is_empty();
         let free = match tried().filter(saves).max_by_key(|row| (row.saved, Reverse(row.techniques.len()))) {
             Some(row) => {
                 let cost = match (row.predicted_change, row.extra_flops) {
@@ -116,11 +123,11 @@ pub fn recommendation(base: &MeasuredStep, rows: &[VariantRow]) -> String {
         (Some(row), None) => {
             format!("The {best} that fits {name}: {} ({}); nothing that fits leaves the result as it is.", what(row), row.change)
         }
-        (None, _) => match tried().min_by_key(|row| row.peak_reserved) {
+        (None, _) => match tried().min_by_key(|row| row.bytes()) {
             Some(row) => format!(
-                "Nothing that was tried makes it fit {name}; the least is {} with {}. A smaller batch, a larger card or several cards are left.",
-                bytes(row.peak_reserved.unwrap_or(0)),
-                row.name()
+                "Nothing that was tried makes it fit {name}; with {} it {}. A smaller batch, a larger card or several cards are left.",
+                row.name(),
+                needs(row)
             ),
             None => "Nothing could be tried.".to_string(),
         },
@@ -149,22 +156,19 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
     let unknown = base.unknown.as_ref().map_or(String::new(), |unknown| format!(" But {unknown}."));
     let unit = base.unit();
     writeln!(text, "\n{}{unknown}\n", recommendation(base, rows))?;
-    let before = rows.iter().find(|row| row.techniques.is_empty()).and_then(|row| row.peak_reserved).unwrap_or(0);
+    let before = rows.iter().find(|row| row.techniques.is_empty()).and_then(VariantRow::bytes).unwrap_or(0);
     let step = base.flops.map_or("not counted".to_string(), |n| flops(n.cast_signed()).trim_start_matches('+').to_string());
     let is_measured = rows.iter().any(|row| row.seconds.is_some());
-    let context = if is_measured { "taken by CUDA and by others" } else { "of CUDA context" };
+    let memory = match is_measured {
+        true => format!("Peaks are memory that PyTorch reserves, {} taken by CUDA and by others not included", bytes(gpu.context)),
+        false => format!("'Needs' is the least GPU memory on which it runs, {} of CUDA context included", bytes(gpu.context)),
+    };
     let order = match &base.time {
         Ok(_) => "What fits comes first, the fastest at the top; times are predicted".to_string(),
         Err(why) if why.is_empty() => "What fits comes first, the fastest at the top".to_string(),
         Err(why) => format!("By what each saves; there is no time to sort by, because {why}"),
     };
-    writeln!(
-        text,
-        "  On {} ({}). Peaks are memory that PyTorch reserves, {} {context} not included; a step's compute is {step}.\n  {order}.\n",
-        gpu.name,
-        bytes(gpu.memory),
-        bytes(gpu.context)
-    )?;
+    writeln!(text, "  On {} ({}). {memory}; a step's compute is {step}.\n  {order}.\n", gpu.name, bytes(gpu.memory))?;
     let width = rows.iter().filter(|row| row.peak_reserved.is_some()).map(|row| row.name().len()).max().unwrap_or(0).max(9);
     let is_predicted = rows.iter().any(|row| row.predicted_change.is_some());
     let time = match (is_measured, is_predicted) {
@@ -181,7 +185,7 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
         text,
         "    {:<width$}  {:>10}  {:>10} {:>5}  {:>10}  {}{}{time}fits  changes",
         "technique",
-        "reserved",
+        if is_measured { "reserved" } else { "needs" },
         "saves",
         "",
         "allocated",
@@ -190,7 +194,7 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
     )?;
     let changes = changes(rows);
     for row in rows {
-        let Some(peak) = row.peak_reserved else { continue };
+        let Some(peak) = row.bytes() else { continue };
         // Rounded first, and without the sign of a zero.
         let share = |saved: i64| (saved as f64 / before.max(1) as f64 * 100.0).round() + 0.0;
         let share = row.saved.map_or(String::new(), |saved| format!("{:.0} %", share(saved)));

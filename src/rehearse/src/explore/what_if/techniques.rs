@@ -14,7 +14,7 @@ pub struct Technique {
 }
 
 /// Groups in the order in which they are told; those of others come last.
-const GROUPS: [&str; 19] = [
+const GROUPS: [&str; 20] = [
     INFERENCE[0],
     INFERENCE[1],
     INFERENCE[2],
@@ -30,6 +30,7 @@ const GROUPS: [&str; 19] = [
     TRAINED,
     WEIGHTS,
     COMPILING,
+    "matrix products",
     "in place",
     LAYOUT,
     CARDS,
@@ -132,6 +133,16 @@ mod tests {
             format!("| {} | {} | {} |", names.join(", "), same[0].line, if has_others { group } else { "" }).replace("|  |", "| |")
         };
         techniques().chunk_by(|a, b| a.line == b.line).map(row).collect()
+    }
+
+    #[test]
+    fn what_is_tried_against_what_fills_memory_are_techniques() {
+        let is_one = |name: &str| {
+            techniques().iter().any(|technique| technique.name == name) || SETTINGS.iter().any(|(set, _)| *set == name)
+        };
+        let names = base::remedies::REMEDIES.iter().flat_map(|remedy| remedy.techniques);
+        let unknown: Vec<_> = names.filter(|name| !is_one(name) && !name.starts_with("accumulate-")).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
     }
 
     #[test]

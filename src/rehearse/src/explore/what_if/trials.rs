@@ -340,6 +340,7 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
         }
         verdict => Ok(MeasuredStep {
             peaks: verdict.fits().then_some((answer.peak_reserved, answer.peak_allocated)),
+            needs: rehearsal.needed(&answer, &run.traces),
             fits: verdict.fits(),
             seconds: None,
             time: answer.time.ok_or(answer.time_missing.unwrap_or_default()),
@@ -365,6 +366,7 @@ fn on_a_real_gpu(run: &Capture) -> Result<MeasuredStep, Failed> {
     if let Some(gpu) = gpu.filter(|_| meters.is_some() || ran_out(run)) {
         return Ok(MeasuredStep {
             peaks: meters.map(|meters| (meters.peak_reserved, meters.peak_allocated)),
+            needs: None,
             fits: meters.is_some(),
             seconds: meters.and_then(|meters| meters.seconds),
             time: Err(String::new()),
@@ -387,7 +389,7 @@ fn combinations(rows: &[VariantRow]) -> Vec<Choice> {
     // Where the script's own peak is not known, whatever ran.
     let saves = |row: &&VariantRow| row.saved.map_or(row.peak_reserved.is_some(), |saved| saved > 0);
     let mut useful: Vec<&VariantRow> = rows.iter().filter(saves).collect();
-    useful.sort_by_key(|row| row.peak_reserved);
+    useful.sort_by_key(|row| row.bytes());
     // The most useful of each group that the set has none of yet.
     let all = |wanted: &dyn Fn(&VariantRow) -> bool, from: Option<Choice>| {
         useful.iter().filter(|row| wanted(row)).fold(from, |set, row| match set {
@@ -428,15 +430,15 @@ fn sort(rows: &mut [VariantRow]) {
     if rows.iter().any(VariantRow::is_timed) {
         rows.sort_by_key(|row| (row.peak_reserved.is_none(), !row.fits, row.price(), row.cost()));
     } else {
-        rows.sort_by_key(|row| (Reverse(row.saved), row.peak_reserved, row.cost()));
+        rows.sort_by_key(|row| (Reverse(row.saved), row.bytes(), row.cost()));
     }
 }
 
 fn mark_front(rows: &mut [VariantRow]) {
     let points: Vec<(i64, i64, usize, Burdens)> =
-        rows.iter().filter_map(|row| Some((row.peak_reserved?, row.price(), row.techniques.len(), row.burdens()))).collect();
+        rows.iter().filter_map(|row| Some((row.bytes()?, row.price(), row.techniques.len(), row.burdens()))).collect();
     for row in rows {
-        let Some(peak) = row.peak_reserved else { continue };
+        let Some(peak) = row.bytes() else { continue };
         let (price, techniques, burdens) = (row.price(), row.techniques.len(), row.burdens());
         let is_lighter = |other: &Burdens| other.iter().zip(burdens).all(|(other, own)| *other <= own);
         row.pareto = !row.is_without_time

@@ -1,0 +1,280 @@
+//! What to try when memory runs out: techniques of `--what-if` by what they are against, rehearsed on models of full size as people train them.
+
+use super::markup::Markdown;
+use super::pages::Page;
+use anyhow::{Context, Result, ensure};
+use base::remedies::{REMEDIES, TRAIN_OTHERWISE};
+use base::units::{Bytes, Seconds, percent};
+use record::results::read_file;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Beside the machines' folders; `just ladder` writes it.
+const FILE: &str = "ladder.json";
+const SCHEMA: u32 = 1;
+
+/// Less is no reason to try it.
+const LEAST_SAVING: f64 = 0.03;
+
+#[derive(Debug, Deserialize)]
+struct LadderFile {
+    schema: u32,
+    models: Vec<OnModel>,
+}
+
+#[derive(Debug, Deserialize)]
+struct OnModel {
+    model: String,
+    card: String,
+    batch: u64,
+    /// Which blocks the baseline checkpoints; empty for none.
+    checkpoint: String,
+    command: String,
+    /// In fp32, as PyTorch computes by itself, and from there.
+    before: Vec<Tried>,
+    /// The baseline, and each technique alone.
+    rows: Vec<Tried>,
+}
+
+/// A row of `--what-if --json`.
+#[derive(Debug, Deserialize)]
+struct Tried {
+    /// Empty for the script as it is.
+    techniques: Vec<String>,
+    needs_at_least: Option<f64>,
+    predicted_seconds: Option<f64>,
+    predicted_change: Option<TimeChange>,
+    change: String,
+    snippet: String,
+    reason: Option<String>,
+}
+
+/// Longer by such a share, with an interval of 80 %.
+#[derive(Debug, Clone, Copy, Deserialize)]
+struct TimeChange {
+    share: f64,
+    low: f64,
+    high: f64,
+}
+
+impl OnModel {
+    fn named<'a>(rows: &'a [Tried], name: Option<&str>) -> Option<&'a Tried> {
+        rows.iter().find(|row| row.techniques.first().map(String::as_str) == name && row.techniques.len() < 2)
+    }
+
+    /// What a technique makes of what the model needs, over what it needs as it is, and the technique's row.
+    fn tried(&self, name: &str) -> Option<(f64, &Tried)> {
+        [&self.rows, &self.before].into_iter().find_map(|rows| {
+            let (plain, row) = (Self::named(rows, None)?.needs_at_least?, Self::named(rows, Some(name))?);
+            Some((row.needs_at_least? / plain, row))
+        })
+    }
+
+    fn label(&self) -> String {
+        let known = [
+            ("gpt2", "GPT-2 (124M)"),
+            ("llama-1b", "Llama 1B"),
+            ("vit-l16", "ViT-L/16"),
+            ("resnet50", "ResNet-50"),
+            ("sd-unet", "Stable Diffusion's UNet"),
+        ];
+        let name = known.iter().find(|(name, _)| *name == self.model).map_or(&*self.model, |(_, full)| full);
+        let with = if self.checkpoint.is_empty() { "" } else { " with every block checkpointed" };
+        format!("{name}{with}, batch {}, on {}", self.batch, self.card)
+    }
+
+    /// Whether its figures are such that ratios of them can be shown.
+    fn is_possible(&self) -> bool {
+        let is_size = |size: f64| size > 0.0 && size < 2f64.powi(50);
+        let is_share = |share: f64| share > -1.0 && share < 1e4;
+        let is_row = |row: &Tried| {
+            let change = row.predicted_change;
+            [row.needs_at_least, row.predicted_seconds].into_iter().flatten().all(is_size)
+                && change.is_none_or(|change| [change.share, change.low, change.high].into_iter().all(is_share))
+        };
+        [&self.rows, &self.before].into_iter().flatten().all(is_row) && self.plain().is_some()
+    }
+
+    /// What the baseline needs, and how long its step takes.
+    fn plain(&self) -> Option<(f64, f64)> {
+        let row = Self::named(&self.rows, None)?;
+        Some((row.needs_at_least?, row.predicted_seconds?))
+    }
+}
+
+/// What a technique does to a model in words: where the band of the time holds both, only the band is said.
+fn said((needs, row): (f64, &Tried)) -> String {
+    let time = match row.predicted_change {
+        None => "time not predicted".to_string(),
+        Some(TimeChange { low, high, .. }) if low == high => "as fast".to_string(),
+        Some(TimeChange { share, low, high }) => {
+            let band = format!("{} to {}", percent(1.0 + low), percent(1.0 + high));
+            if low < 0.0 && high > 0.0 { format!("time {band}") } else { format!("time {} ({band})", percent(1.0 + share)) }
+        }
+    };
+    format!("{}, {time}", percent(needs))
+}
+
+/// One technique over all models.
+#[derive(Debug, Serialize)]
+pub struct LadderPlace {
+    pub name: String,
+    /// The least and the most that it saves.
+    pub saves: String,
+    /// Of each model, what is said; of one that it cannot be tried on, why.
+    pub on_models: Vec<String>,
+    pub change: String,
+    /// The technique's page; empty where none shows it.
+    pub page: String,
+    pub snippet: Markdown,
+    /// Whether on some model the time is not clearly longer.
+    pub is_free: bool,
+    pub trains_otherwise: bool,
+    #[serde(skip)]
+    best: f64,
+}
+
+/// What is tried against one kind of what fills memory.
+#[derive(Debug, Serialize)]
+pub struct LadderGroup {
+    pub fills: &'static str,
+    pub places: Vec<LadderPlace>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Ladder {
+    /// `GPT-2 (124M), batch 16, on rtx-4090`, and what it needs as it is, and in fp32.
+    pub models: Vec<String>,
+    pub plain: Vec<String>,
+    pub before: Vec<(&'static str, Vec<String>)>,
+    pub commands: Vec<Markdown>,
+    pub groups: Vec<LadderGroup>,
+    /// Techniques that save nothing worth trying on any of the models.
+    pub useless: Vec<String>,
+    #[serde(skip)]
+    tried: Vec<OnModel>,
+}
+
+impl Ladder {
+    /// Links each technique to the first page that shows it.
+    pub fn link(&mut self, pages: &[Page]) {
+        for place in self.groups.iter_mut().flat_map(|group| &mut group.places) {
+            let shows = |page: &&Page| page.words.blocks.iter().any(|block| block.head.contains(&format!("`{}`", place.name)));
+            place.page = pages.iter().find(shows).map_or(String::new(), |page| page.file.clone());
+        }
+    }
+
+    /// What a technique makes of what is needed, or of the predicted time of a step: of one model, or with an empty name of all.
+    pub fn ratios(&self, technique: &str, is_time: bool, model: &str) -> Vec<f64> {
+        let of_models = self.tried.iter().filter(|on| model.is_empty() || on.model == model);
+        let ratio = |(needs, row): (f64, &Tried)| if is_time { Some(1.0 + row.predicted_change?.share) } else { Some(needs) };
+        of_models.filter_map(|on| on.tried(technique).and_then(ratio)).collect()
+    }
+
+    /// A table of techniques: a row for each model, as it is and with each of them.
+    pub fn of_techniques(&self, names: &[String]) -> (Vec<String>, Vec<Vec<String>>) {
+        let head = ["needs at least; times predicted".to_string(), "as it is".to_string()];
+        let head = head.into_iter().chain(names.iter().map(|name| format!("`{name}`"))).collect();
+        let row = |(on, plain): (&OnModel, &String)| {
+            let cells = names.iter().map(|name| on.tried(name).map_or("–".to_string(), said));
+            [on.label(), plain.clone()].into_iter().chain(cells).collect()
+        };
+        let is_tried = |(on, _): &(&OnModel, &String)| names.iter().any(|name| on.tried(name).is_some());
+        (head, self.tried.iter().zip(&self.plain).filter(is_tried).map(row).collect())
+    }
+}
+
+/// The ladder of a results folder; none where nothing was rehearsed.
+///
+/// # Errors
+/// The file is damaged.
+pub fn read(results: &Path) -> Result<Option<Ladder>> {
+    let path = results.join(FILE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let text = read_file(&path)?;
+    let LadderFile { schema, models } =
+        serde_json::from_slice(&text).with_context(|| format!("{} is damaged; `just ladder` writes it anew", path.display()))?;
+    ensure!(schema == SCHEMA, "{} is of schema {schema}, and this vramlab reads schema {SCHEMA}", path.display());
+    let odd = models.iter().find(|on| !on.is_possible());
+    ensure!(odd.is_none(), "{}: {} has figures that no machine has", path.display(), odd.map_or("", |on| &on.model));
+    Ok(Some(ladder(models)))
+}
+
+fn ladder(models: Vec<OnModel>) -> Ladder {
+    let mut useless = Vec::new();
+    let groups = REMEDIES.iter().map(|remedy| {
+        let mut places: Vec<LadderPlace> = remedy.techniques.iter().filter_map(|name| place(&models, name)).collect();
+        places.retain(|place| {
+            let is_useful = place.best <= 1.0 - LEAST_SAVING;
+            if !is_useful {
+                useless.push(place.name.clone());
+            }
+            is_useful
+        });
+        // What is free comes first, then what saves most; what trains something else comes last.
+        places.sort_by(|a, b| {
+            let rank = |place: &LadderPlace| (place.trains_otherwise, !place.is_free);
+            rank(a).cmp(&rank(b)).then(a.best.total_cmp(&b.best))
+        });
+        LadderGroup { fills: remedy.fills, places }
+    });
+    let groups = groups.filter(|group| !group.places.is_empty()).collect();
+    let plain =
+        |on: &OnModel| on.plain().map_or(String::new(), |(needs, step)| format!("{}, {}", Bytes(needs as u64), Seconds(step)));
+    let steps = [("fp32, PyTorch's defaults", None), ("fp32 with TF32", Some("tf32")), ("bf16 autocast", Some("autocast-bf16"))];
+    let before = steps.map(|(label, name)| {
+        let cell = |on: &OnModel| match OnModel::named(&on.before, name) {
+            Some(Tried { needs_at_least: Some(needs), predicted_seconds: Some(step), .. }) => {
+                format!("{}, {}", Bytes(*needs as u64), Seconds(*step))
+            }
+            Some(row) => row.reason.clone().unwrap_or_default(),
+            None => "–".to_string(),
+        };
+        (label, models.iter().map(cell).collect())
+    });
+    Ladder {
+        plain: models.iter().map(plain).collect(),
+        before: before.into(),
+        models: models.iter().map(OnModel::label).collect(),
+        commands: models.iter().map(|on| Markdown::text(&format!("`{}`", on.command.replace('`', "'")))).collect(),
+        groups,
+        useless,
+        tried: models,
+    }
+}
+
+/// None where it is tried on none of the models.
+fn place(models: &[OnModel], name: &str) -> Option<LadderPlace> {
+    let found: Vec<Option<(f64, &Tried)>> = models.iter().map(|on| on.tried(name)).collect();
+    let needs = || found.iter().flatten().map(|(needs, _)| *needs);
+    let (best, worst) = (needs().reduce(f64::min)?, needs().reduce(f64::max)?);
+    let said = |(on, found): (&OnModel, &Option<(f64, &Tried)>)| match found {
+        Some(found) => said(*found),
+        None => OnModel::named(&on.rows, Some(name)).and_then(|row| row.reason.clone()).unwrap_or_else(|| "not tried".to_string()),
+    };
+    let rows = || models.iter().zip(&found).filter_map(|(on, found)| Some((on, found.as_ref()?.1)));
+    // What it changes on some of the models alone, as where there is BatchNorm, is said with their names.
+    let on_all = rows().all(|(_, row)| !row.change.is_empty());
+    let changed = rows().filter(|(_, row)| !row.change.is_empty());
+    let mut changes: Vec<String> =
+        changed.map(|(on, row)| if on_all { row.change.clone() } else { format!("{}: {}", on.model, row.change) }).collect();
+    changes.dedup();
+    // The lines differ by the names of the script's variables alone. Flags of the models that come with vramlab are nobody else's.
+    let snippet = rows().map(|(_, row)| row.snippet.as_str()).find(|lines| !lines.starts_with("--"));
+    Some(LadderPlace {
+        name: name.to_string(),
+        saves: match (percent(best), percent(worst)) {
+            (best, worst) if best == worst => best,
+            (best, worst) => format!("{worst} to {best}"),
+        },
+        on_models: models.iter().zip(&found).map(said).collect(),
+        change: changes.join("; "),
+        page: String::new(),
+        snippet: Markdown::code(snippet.unwrap_or("")),
+        is_free: rows().any(|(_, row)| row.predicted_change.is_some_and(|change| change.low <= 0.0)),
+        trains_otherwise: TRAIN_OTHERWISE.contains(&name),
+        best,
+    })
+}
