@@ -338,7 +338,8 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
         prefill_seconds: stretch.prefill,
         samples: known(samples),
         tokens: known(tokens),
-        samples_per_second: rate(samples),
+        // Tokens are made, not samples.
+        samples_per_second: rate(samples).filter(|_| stretch.unit != "token"),
         tokens_per_second: rate(tokens),
         coverage: COVERAGE,
         cost: cost(card, [1.0, low, high].map(|of| step_seconds * of)),
@@ -523,7 +524,7 @@ fn kernels(trace: &Trace, works: &[&Work], taken: &[OperatorTime]) -> Vec<Kernel
         })
         .collect();
     rows.sort_by(|a, b| {
-        b.seconds.total_cmp(&a.seconds).then_with(|| a.operator.cmp(&b.operator)).then_with(|| a.line.cmp(&b.line))
+        b.seconds.total_cmp(&a.seconds).then_with(|| (&a.operator, &a.line, a.backward).cmp(&(&b.operator, &b.line, b.backward)))
     });
     rows.truncate(TOLD);
     rows

@@ -160,7 +160,7 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
     };
     writeln!(
         text,
-        "  On {} ({}). Peaks are memory that PyTorch reserves, {} {context} not included; a step's compute is {step}.\n  {order}.\n",
+        "  On {} ({}). Peaks are memory that PyTorch reserves, {} {context} not included; {unit}'s compute is {step}.\n  {order}.\n",
         gpu.name,
         bytes(gpu.memory),
         bytes(gpu.context)
