@@ -227,11 +227,13 @@ impl<'a> Stretch<'a> {
         };
         let is_token = |pass: &[Work]| pass[0].phase == Phase::Generation && !pass[0].begins_generation;
         let generates = passes.iter().any(|pass| is_token(pass));
+        // By what the card has to do: the host's time differs from pass to pass. Of several alike the last, which is warm.
+        let work_of = |pass: &[Work]| pass.iter().map(|work| device.takes(work).seconds).sum::<f64>();
         let longest = |wanted: &dyn Fn(&[Work]) -> bool| {
-            let lengths = passes.iter().enumerate().filter(|(_, pass)| wanted(pass)).map(|(at, pass)| (at, seconds(pass)));
-            lengths.max_by(|a, b| a.1.total_cmp(&b.1))
+            let lengths = passes.iter().enumerate().filter(|(_, pass)| wanted(pass)).map(|(at, pass)| (at, work_of(pass)));
+            lengths.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at)
         };
-        let (at, _) = longest(&|pass| is_token(pass) == generates)?;
+        let at = longest(&|pass| is_token(pass) == generates)?;
         // One alone may have no name for its size: a pass that launched nothing has a size and no work.
         let batch = (trace.pass_batches.len() == passes.len()).then(|| trace.pass_batches[at]).unwrap_or_default();
         Some(Stretch {
@@ -240,7 +242,7 @@ impl<'a> Stretch<'a> {
             before: at.checked_sub(1).map_or_else(Vec::new, |before| passes[before].iter().collect()),
             batch,
             all: Some((passes.len(), seconds(&trace.work))),
-            prefill: longest(&|pass| pass[0].begins_generation).map(|(_, seconds)| seconds).filter(|_| generates),
+            prefill: longest(&|pass| pass[0].begins_generation).map(|at| seconds(passes[at])).filter(|_| generates),
         })
     }
 }
