@@ -193,11 +193,7 @@ fn what_if_of_inference_chooses_a_librarys_own_ways_and_smaller_batches() {
         .unwrap();
     let said = text_of(&output);
     assert!(output.status.success(), "{said}");
-    for line in
-        ["model.generate(..., cache_implementation=\"offloaded\")", "pipe.vae.enable_slicing()", "a forward pass (predicted)"]
-    {
-        assert!(said.contains(line), "{line}: {said}");
-    }
+    assert!(said.contains("a forward pass (predicted)") && said.contains("pipe.vae.enable_slicing()"), "{said}");
     let rows: Value = serde_json::from_str(&std::fs::read_to_string(folder.path().join("rows.json")).unwrap()).unwrap();
     let allocated = |names: &[&str]| {
         let row = rows.as_array().unwrap().iter().find(|row| row["techniques"] == serde_json::json!(names));
