@@ -134,7 +134,8 @@ const LIBRARIES: [(&str, &str); 2] = [
         "import torch
 class GenerationMixin:
     def generate(self, tokens, cache_implementation=None):
-        return self(tokens.to('cuda') if cache_implementation != 'offloaded' else tokens[:1].to('cuda'))
+        cache = None if cache_implementation == 'offloaded' else torch.empty(1 << 26, device='cuda')
+        return self(tokens.to('cuda'))
 ",
     ),
     (
@@ -181,7 +182,7 @@ fn what_if_of_inference_chooses_a_librarys_own_ways_and_smaller_batches() {
             "rtx-4090",
             "--what-if",
             "--only",
-            "offloaded-cache,sliced-vae,batch-16",
+            "sliced-vae,sliced-vae+offloaded-cache,batch-16",
             "--batch",
             "--batch {}",
         ])
@@ -192,20 +193,17 @@ fn what_if_of_inference_chooses_a_librarys_own_ways_and_smaller_batches() {
         .unwrap();
     let said = text_of(&output);
     assert!(output.status.success(), "{said}");
-    for line in
-        ["model.generate(..., cache_implementation=\"offloaded\")", "pipe.vae.enable_slicing()", "a forward pass (predicted)"]
-    {
-        assert!(said.contains(line), "{line}: {said}");
-    }
+    assert!(said.contains("a forward pass (predicted)") && said.contains("pipe.vae.enable_slicing()"), "{said}");
     let rows: Value = serde_json::from_str(&std::fs::read_to_string(folder.path().join("rows.json")).unwrap()).unwrap();
     let allocated = |names: &[&str]| {
         let row = rows.as_array().unwrap().iter().find(|row| row["techniques"] == serde_json::json!(names));
         row.and_then(|row| row["peak_allocated"].as_i64()).unwrap_or_else(|| panic!("{names:?}: {rows}"))
     };
-    // Of 32 images of 16 MiB one is left; the rest of the peak was below that.
-    let as_it_is = allocated(&[]);
-    assert!(as_it_is > 32 << 24 && allocated(&["sliced-vae"]) < as_it_is - (20 << 24), "{said}");
-    assert!(allocated(&["batch-16"]) <= as_it_is && allocated(&["offloaded-cache"]) <= as_it_is, "{said}");
+    // Of 32 images of 16 MiB one is left, then the cache of 256 MiB is the peak, and without it the weights of 64 MiB.
+    let sliced = allocated(&["sliced-vae"]);
+    assert!(allocated(&[]) > 32 << 24 && (256 << 20..512 << 20).contains(&sliced), "{said}");
+    let both = allocated(&["sliced-vae", "offloaded-cache"]);
+    assert!(both < sliced - (200 << 20) && allocated(&["batch-16"]) <= allocated(&[]), "{said}");
 }
 
 /// Of lists of lists, as vit-pytorch has them: the blocks, and the words that a script names them by.

@@ -252,11 +252,13 @@ impl<'a> Stretch<'a> {
         };
         let is_token = |pass: &[Work]| pass[0].phase == Phase::Generation && !pass[0].begins_generation;
         let generates = passes.iter().any(|pass| is_token(pass));
+        // By what the card has to do: the host's time differs from pass to pass. Of several alike the last, which is warm.
+        let work_of = |pass: &[Work]| pass.iter().map(|work| device.takes(work).seconds).sum::<f64>();
         let longest = |wanted: &dyn Fn(&[Work]) -> bool| {
-            let lengths = passes.iter().enumerate().filter(|(_, pass)| wanted(pass)).map(|(at, pass)| (at, seconds(pass)));
-            lengths.max_by(|a, b| a.1.total_cmp(&b.1))
+            let lengths = passes.iter().enumerate().filter(|(_, pass)| wanted(pass)).map(|(at, pass)| (at, work_of(pass)));
+            lengths.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at)
         };
-        let (at, _) = longest(&|pass| is_token(pass) == generates)?;
+        let at = longest(&|pass| is_token(pass) == generates)?;
         // One alone may have no name for its size: a pass that launched nothing has a size and no work.
         let batch = if trace.pass_batches.len() == passes.len() { trace.pass_batches[at] } else { Default::default() };
         Some(Stretch {
@@ -265,7 +267,7 @@ impl<'a> Stretch<'a> {
             before: at.checked_sub(1).map_or_else(Vec::new, |before| passes[before].iter().collect()),
             batch,
             all: Some((passes.len(), seconds(&trace.work))),
-            prefill: longest(&|pass| pass[0].begins_generation).map(|(_, seconds)| seconds).filter(|_| generates),
+            prefill: longest(&|pass| pass[0].begins_generation).map(|at| seconds(passes[at])).filter(|_| generates),
         })
     }
 }
@@ -368,7 +370,8 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
         prefill_seconds: stretch.prefill,
         samples: known(samples),
         tokens: known(tokens),
-        samples_per_second: rate(samples),
+        // Tokens are made, not samples.
+        samples_per_second: rate(samples).filter(|_| stretch.unit != "token"),
         tokens_per_second: rate(tokens),
         coverage: COVERAGE,
         cost: cost(card, [1.0, low, high].map(|of| step_seconds * of)),
@@ -555,8 +558,7 @@ fn kernels(trace: &Trace, works: &[&Work], taken: &[OperatorTime]) -> Vec<Kernel
         })
         .collect();
     rows.sort_by(|a, b| {
-        let by_name = |a: &KernelTime, b: &KernelTime| (&a.operator, &a.line, a.backward).cmp(&(&b.operator, &b.line, b.backward));
-        b.seconds.total_cmp(&a.seconds).then_with(|| by_name(a, b))
+        b.seconds.total_cmp(&a.seconds).then_with(|| (&a.operator, &a.line, a.backward).cmp(&(&b.operator, &b.line, b.backward)))
     });
     rows.truncate(TOLD);
     rows

@@ -168,7 +168,7 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
         Err(why) if why.is_empty() => "What fits comes first, the fastest at the top".to_string(),
         Err(why) => format!("By what each saves; there is no time to sort by, because {why}"),
     };
-    writeln!(text, "  On {} ({}). {memory}; a step's compute is {step}.\n  {order}.\n", gpu.name, bytes(gpu.memory))?;
+    writeln!(text, "  On {} ({}). {memory}; {unit}'s compute is {step}.\n  {order}.\n", gpu.name, bytes(gpu.memory))?;
     let width = rows.iter().filter(|row| row.peak_reserved.is_some()).map(|row| row.name().len()).max().unwrap_or(0).max(9);
     let is_predicted = rows.iter().any(|row| row.predicted_change.is_some());
     let time = match (is_measured, is_predicted) {
