@@ -30,7 +30,7 @@ def kernelbench(repository):
     for commit, size in KERNELBENCH.items():
         for name in git("ls-tree", "-r", "--name-only", commit, "results/timing").split():
             source = {"baseline_time_torch.json": "kernelbench",
-                      "baseline_time_torch_compile_inductor_default.json": "kernelbench-compiled"}.get(name.split("/")[3])
+                      "baseline_time_torch_compile_inductor_default.json": "kernelbench-compiled"}.get(name.split("/")[-1])
             # Two more machines with an L40S measured the same.
             if source is None or name.split("/")[2] in ("L40S_modal", "L40S_babel"):
                 continue
