@@ -102,8 +102,8 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
     let scratch = options.data.as_ref().map(|_| tempfile::tempdir().context("making a folder for results that are not kept"));
     let scratch = scratch.transpose()?;
     let out = scratch.as_ref().map_or(options.out.as_path(), |scratch| scratch.path());
-    let told = tempfile::tempdir().context("making a folder for the run's summary")?;
-    let within = RunAllContext { summary: told.path().join("summary.json"), share: None, first_look: false };
+    let folder = tempfile::tempdir().context("making a folder for the run's summary")?;
+    let within = RunAllContext { summary: folder.path().join("summary.json"), share: None, first_look: false };
     let mut command = Command::new(&program);
     command.args(["--device", &device.to_string(), "--budget", &options.budget.to_string(), "--out"]).arg(out);
     command.arg("--within").arg(serde_json::to_string(&within)?);

@@ -193,19 +193,19 @@ fn cpu_model() -> String {
 
 /// The kernel's name and release, as `uname` tells them.
 pub fn kernel() -> Option<String> {
-    let told = |file: &str| Some(std::fs::read_to_string(Path::new("/proc/sys/kernel").join(file)).ok()?.trim().to_string());
-    Some(format!("{} {}", told("ostype")?, told("osrelease")?))
+    let kernel = |file: &str| Some(std::fs::read_to_string(Path::new("/proc/sys/kernel").join(file)).ok()?.trim().to_string());
+    Some(format!("{} {}", kernel("ostype")?, kernel("osrelease")?))
 }
 
 /// The CPU beyond its name, which is a family's on rented machines: `AMD EPYC, family 25, model 17, stepping 1, microcode 0xa101148`.
 pub fn exact_cpu() -> Option<String> {
     let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let told = |name: &str| {
+    let field = |name: &str| {
         let (_, value) = info.lines().find_map(|line| line.split_once(':').filter(|(key, _)| key.trim() == name))?;
         Some(value.trim().to_string())
     };
     let numbers = [("family", "cpu family"), ("model", "model"), ("stepping", "stepping"), ("microcode", "microcode")];
-    let numbers = numbers.into_iter().filter_map(|(word, name)| Some(format!("{word} {}", told(name)?)));
+    let numbers = numbers.into_iter().filter_map(|(word, name)| Some(format!("{word} {}", field(name)?)));
     Some(std::iter::once(cpu_model()).chain(numbers).collect::<Vec<_>>().join(", "))
 }
 

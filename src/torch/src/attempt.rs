@@ -14,7 +14,7 @@ pub fn attempt<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// Whether an error message is one of PyTorch's for memory that ran out, on any device.
 pub fn is_out_of_memory(message: &str) -> bool {
-    const TOLD: [&str; 7] = [
+    const MESSAGES: [&str; 7] = [
         "out of memory",
         "can't allocate memory",
         "CUDA_ERROR_OUT_OF_MEMORY",
@@ -24,7 +24,7 @@ pub fn is_out_of_memory(message: &str) -> bool {
         "CUDNN_STATUS_ALLOC_FAILED",
         "unable to find an engine",
     ];
-    TOLD.iter().any(|told| message.contains(told))
+    MESSAGES.iter().any(|text| message.contains(text))
 }
 
 #[cfg(test)]
@@ -33,13 +33,13 @@ mod tests {
 
     #[test]
     fn what_libraries_say_where_memory_ran_out_is_known() {
-        for told in [
+        for text in [
             "CUDA out of memory. Tried to allocate 2.00 GiB",
             "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
             "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
             "RuntimeError: GET was unable to find an engine to execute this computation",
         ] {
-            assert!(is_out_of_memory(told), "{told}");
+            assert!(is_out_of_memory(text), "{text}");
         }
         assert!(!is_out_of_memory("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"));
     }

@@ -42,8 +42,8 @@ fn at_peak(events: &[Event], operation: impl Fn(&Event) -> &'static str) -> BTre
             at_peak.clone_from(&live);
         }
     }
-    let told = at_peak.into_iter().filter(|(_, blocks)| *blocks != 0);
-    told.map(|((maker, bytes), blocks)| (format!("{maker}.{bytes}"), blocks)).collect()
+    let counted = at_peak.into_iter().filter(|(_, blocks)| *blocks != 0);
+    counted.map(|((maker, bytes), blocks)| (format!("{maker}.{bytes}"), blocks)).collect()
 }
 
 #[cfg(test)]
@@ -76,8 +76,8 @@ mod tests {
             freed(1, 100),
             made(5, 60, "aten::mm"),
         ];
-        let told: Vec<(String, i64)> = at_peak(&events, operation).into_iter().collect();
-        assert_eq!(told, [("aten::add.50".into(), 1), ("aten::mm.100".into(), 2), ("before.30".into(), -1)]);
+        let counted: Vec<(String, i64)> = at_peak(&events, operation).into_iter().collect();
+        assert_eq!(counted, [("aten::add.50".into(), 1), ("aten::mm.100".into(), 2), ("before.30".into(), -1)]);
         assert!(at_peak(&[], operation).is_empty());
     }
 }

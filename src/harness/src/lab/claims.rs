@@ -266,7 +266,7 @@ pub type Claim<C> = ClaimDef<ClaimText, Rule<C>>;
 /// What somebody says, and what judges it.
 #[derive(Debug)]
 pub struct ClaimDef<T, R> {
-    pub(super) told: T,
+    pub(super) stated: T,
     pub(super) rules: Vec<R>,
     pub(super) changed: Option<&'static str>,
     /// The rules without what was changed after a look.
@@ -281,8 +281,8 @@ impl<T> ClaimDef<T, UntypedRule> {
 }
 
 impl<T: Clone, C: Cell> ClaimDef<T, Rule<C>> {
-    fn of(told: T) -> Self {
-        ClaimDef { told, rules: Vec::new(), changed: None, before: Vec::new() }
+    fn of(stated: T) -> Self {
+        ClaimDef { stated, rules: Vec::new(), changed: None, before: Vec::new() }
     }
 
     /// What judges it. A claim needs all to hold; of a published figure each reproduces a part, and without any, nothing that is measured
@@ -307,7 +307,7 @@ impl<T: Clone, C: Cell> ClaimDef<T, Rule<C>> {
 
     pub(super) fn erase(&self, cells: &[C]) -> ClaimDef<T, UntypedRule> {
         let erased = |rules: &[Rule<C>]| rules.iter().map(|rule| rule.erase(cells)).collect();
-        ClaimDef { told: self.told.clone(), rules: erased(&self.rules), changed: self.changed, before: erased(&self.before) }
+        ClaimDef { stated: self.stated.clone(), rules: erased(&self.rules), changed: self.changed, before: erased(&self.before) }
     }
 }
 
@@ -329,13 +329,13 @@ impl<C: Cell> Claim<C> {
 
     /// Whose figures may carry a verdict; else those of CPUs and GPUs and, where bytes are counted, the simulated GPU's.
     pub fn on(mut self, platforms: &[Platform]) -> Self {
-        self.told.on = Some(platforms.to_vec());
+        self.stated.on = Some(platforms.to_vec());
         self
     }
 
     /// That the claim is about the lab itself, and not about what the experiment is about.
     pub fn about_the_lab(mut self) -> Self {
-        self.told.about_the_lab = true;
+        self.stated.about_the_lab = true;
         self
     }
 }
@@ -367,13 +367,13 @@ impl<C: Cell> Published<C> {
 
     /// Whose figures may be put against it; else a GPU's.
     pub fn on(mut self, platforms: &[Platform]) -> Self {
-        self.told.on = platforms.to_vec();
+        self.stated.on = platforms.to_vec();
         self
     }
 
     /// In what the cells here differ from the source's setup; without a rule, why nothing can be compared.
     pub fn setup(mut self, setup: &'static str) -> Self {
-        self.told.setup = setup;
+        self.stated.setup = setup;
         self
     }
 }

@@ -278,9 +278,10 @@ impl<C: Cell> Grid<C> {
             [Profile::Smoke, Profile::Quick, Profile::Full].iter().all(|profile| {
                 let groups = self.groups.iter().filter(|group| group.profiles.contains(profile));
                 let cells: Vec<protocol::PlainCell> = groups.flat_map(|g| g.chosen.cells.iter().map(Cell::plain)).collect();
-                let told = |cell: &protocol::PlainCell| factors.iter().map(|f| cell.get(f).map(str::to_string)).collect::<Vec<_>>();
+                let levels =
+                    |cell: &protocol::PlainCell| factors.iter().map(|f| cell.get(f).map(str::to_string)).collect::<Vec<_>>();
                 let comparisons: BTreeSet<String> = cells.iter().map(|cell| cell.without(&[compared])).collect();
-                let named: BTreeSet<_> = cells.iter().map(told).collect();
+                let named: BTreeSet<_> = cells.iter().map(levels).collect();
                 named.len() == comparisons.len()
             })
         };

@@ -152,7 +152,7 @@ macro_rules! spelled {
 /// titles call the level: what one does who chooses it. `limited by Level` after all names the one that nobody can choose.
 #[macro_export]
 macro_rules! levels {
-    ($(#[$doc:meta])* $name:ident $(as $factor:literal)? $meaning:literal: $($(#[$note:meta])* $level:ident $(as $text:literal)? $told:literal $(=> $label:literal)?),+ $(,)? $(; limited by $limit:ident)?) => {
+    ($(#[$doc:meta])* $name:ident $(as $factor:literal)? $meaning:literal: $($(#[$note:meta])* $level:ident $(as $text:literal)? $words:literal $(=> $label:literal)?),+ $(,)? $(; limited by $limit:ident)?) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum $name { $($(#[$note])* $level),+ }
@@ -170,8 +170,8 @@ macro_rules! levels {
                 $meaning
             }
             fn meanings() -> Vec<(String, &'static str)> {
-                let all: &[($name, &str)] = &[$(($name::$level, $told)),+];
-                all.iter().filter(|(_, told)| !told.is_empty()).map(|(level, told)| ($crate::lab::Level::text(level), *told)).collect()
+                let all: &[($name, &str)] = &[$(($name::$level, $words)),+];
+                all.iter().filter(|(_, words)| !words.is_empty()).map(|(level, words)| ($crate::lab::Level::text(level), *words)).collect()
             }
             fn labels() -> Vec<(String, &'static str)> {
                 vec![$($(($crate::lab::Level::text(&$name::$level), $label),)?)+]

@@ -129,8 +129,8 @@ impl Protocol {
             }
         }
         for (id, part) in answers {
-            let claim = claims.iter_mut().find(|claim| claim.told.id == id).map(|claim| &mut claim.rules);
-            let figure = published.iter_mut().find(|figure| figure.told.id == id).map(|figure| &mut figure.rules);
+            let claim = claims.iter_mut().find(|claim| claim.stated.id == id).map(|claim| &mut claim.rules);
+            let figure = published.iter_mut().find(|figure| figure.stated.id == id).map(|figure| &mut figure.rules);
             match claim.or(figure) {
                 Some(rules) => rules.push(part),
                 None => mistakes.push(format!("a rule answers '{id}', which no grid claims")),
@@ -142,26 +142,27 @@ impl Protocol {
         };
         let claims: Vec<protocol::Claim> = claims
             .into_iter()
-            .map(|ClaimDef { told, rules, changed: what, before }| {
+            .map(|ClaimDef { stated, rules, changed: what, before }| {
                 if rules.is_empty() {
-                    mistakes.push(format!("nothing judges the claim '{}': give it a rule", told.id));
+                    mistakes.push(format!("nothing judges the claim '{}': give it a rule", stated.id));
                 }
-                let judged_on = told.on.clone().unwrap_or_else(|| usual_platforms(&rules));
-                let rule = joined(whole(told.id, rules, &mut mistakes));
-                let before = joined(whole(told.id, before, &mut mistakes));
+                let judged_on = stated.on.clone().unwrap_or_else(|| usual_platforms(&rules));
+                let rule = joined(whole(stated.id, rules, &mut mistakes));
+                let before = joined(whole(stated.id, before, &mut mistakes));
                 let rule = changed(what, before, rule);
-                let (id, from, text) = (told.id.into(), told.from.into(), told.text.into());
-                protocol::Claim { id, from, text, judged_on, rule, about_the_lab: told.about_the_lab }
+                let (id, from, text) = (stated.id.into(), stated.from.into(), stated.text.into());
+                protocol::Claim { id, from, text, judged_on, rule, about_the_lab: stated.about_the_lab }
             })
             .collect();
         let published: Vec<protocol::Published> = published
             .into_iter()
-            .map(|ClaimDef { told, rules, changed: what, before }| {
-                let rule = (!rules.is_empty()).then(|| joined(whole(told.id, rules, &mut mistakes)));
-                let before = joined(whole(told.id, before, &mut mistakes));
+            .map(|ClaimDef { stated, rules, changed: what, before }| {
+                let rule = (!rules.is_empty()).then(|| joined(whole(stated.id, rules, &mut mistakes)));
+                let before = joined(whole(stated.id, before, &mut mistakes));
                 let rule = rule.map(|rule| changed(what, before, rule));
-                let (id, source, figure, setup) = (told.id.into(), told.source.into(), told.figure.into(), told.setup.into());
-                protocol::Published { id, source, figure, judged_on: told.on, rule, setup }
+                let (id, source, figure, setup) =
+                    (stated.id.into(), stated.source.into(), stated.figure.into(), stated.setup.into());
+                protocol::Published { id, source, figure, judged_on: stated.on, rule, setup }
             })
             .collect();
         let plots: Vec<protocol::PlainPlot> = plots.into_iter().map(|(drawn, cells)| drawn.plain(select(&cells))).collect();

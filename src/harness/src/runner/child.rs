@@ -17,7 +17,7 @@ use torch::{Backend, Cpu, Cuda, Memory, attempt, end_process, keep_heap};
 
 /// Runs one pass, writes its rows to the pipe that was this process's standard output, and ends the process.
 pub fn run(protocol: &PlainProtocol, prepare: SetUp, spec: &str) -> ! {
-    let told = take_pipe().and_then(|mut pipe| {
+    let sent = take_pipe().and_then(|mut pipe| {
         wait_for_turn(spec, &mut pipe)?;
         // A panic becomes a row; the default hook would only fill the parent's pipe.
         std::panic::set_hook(Box::new(|_| {}));
@@ -27,7 +27,7 @@ pub fn run(protocol: &PlainProtocol, prepare: SetUp, spec: &str) -> ! {
         }
         tell(&mut pipe, &ChildMessage::End { status: found.status, reason: found.reason })
     });
-    match told {
+    match sent {
         Ok(()) => end_process(0),
         Err(e) => {
             eprintln!("{e:#}");

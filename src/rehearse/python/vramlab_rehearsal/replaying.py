@@ -21,25 +21,25 @@ LARGE = 1 << 40
 
 def largest(path):
     """Writes beside the file the largest number below `high` whose allocations fit the card; `low` does."""
-    told = _read(path)
-    course = _Course(told["course"])
-    less, more = told["numbers"]
+    request = _read(path)
+    course = _Course(request["course"])
+    less, more = request["numbers"]
 
     def fits(number):
         sizes = [max(before + (after - before) * (number - less) // (more - less), 1) for before, after in told["sizes"]]
         return course.reserved(sizes) is not None
 
-    _write(path, _last(told["low"], told["high"], fits))
+    _write(path, _last(request["low"], request["high"], fits))
 
 
 def needed(path):
     """Writes beside the file for each course, in order of what they reserved, the fewest bytes with which it comes to its end: None where
     that is no more than another's and not each is asked for. And of the first what it reserves with expandable segments, where that is asked."""
-    told = _read(path)
-    courses = [_Course(course) for course in told["courses"]]
+    request = _read(path)
+    courses = [_Course(course) for course in request["courses"]]
     most, needs = 0, []
-    for course, each in zip(courses, told["courses"]):
-        if each["reserved"] <= most and not told["each"]:
+    for course, each in zip(courses, request["courses"]):
+        if each["reserved"] <= most and not request["each"]:
             needs.append(None)
             continue
 
@@ -51,9 +51,9 @@ def needed(path):
         needs.append((_last(low, high, is_too_small) + 1) * PAGE)
         most = max(most, needs[-1])
     expandable = None
-    if told["expandable"]:
+    if request["expandable"]:
         _checked(_library().vl_set_allocator(b"expandable_segments:True"))
-        expandable = courses[0].reserved(told["courses"][0]["sizes"], LARGE)
+        expandable = courses[0].reserved(request["courses"][0]["sizes"], LARGE)
     _write(path, [needs, expandable])
 
 
@@ -97,9 +97,9 @@ def _checked(message):
 
 
 class _Course:
-    def __init__(self, told):
-        self.streams = told["streams"]
-        self.requests = array.array("I", told["requests"])
+    def __init__(self, request):
+        self.streams = request["streams"]
+        self.requests = array.array("I", request["requests"])
 
     def reserved(self, sizes, memory=None):
         """Most bytes that were reserved with these sizes of the blocks; None where memory ran out. `memory` is what the card has for them."""

@@ -83,7 +83,7 @@ pub fn beside(traces: &[Trace], script_failed: bool, failed: Option<&FailedProce
     if script_failed && failed.is_none() {
         return Vec::new();
     }
-    let told = |trace: &Trace| {
+    let end_of = |trace: &Trace| {
         let exception = own_exception(trace)?;
         let why = match () {
             () if failed.is_some_and(|failed| failed.process == trace.process.id) => return None,
@@ -97,7 +97,7 @@ pub fn beside(traces: &[Trace], script_failed: bool, failed: Option<&FailedProce
         let (kind, message) = (on_one_line(&exception.kind), on_one_line(exception.message.lines().next().unwrap_or_default()));
         Some(format!("{process} ended with {kind}: {message}; {why}"))
     };
-    traces.iter().filter_map(told).collect()
+    traces.iter().filter_map(end_of).collect()
 }
 
 /// Operators that were refused, where that is not what ended the script.

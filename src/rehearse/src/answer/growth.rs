@@ -1,7 +1,7 @@
 //! Memory that grows while the script repeats something: blocks that each round makes and nothing frees.
 
-use super::place::Held;
-use crate::capture::process::{Keeper, Trace, Variable};
+use super::place::LiveBytes;
+use crate::capture::process::{Retainer, Trace, Variable};
 use serde::Serialize;
 use sim::trace::{Category, Kind, MemoryBlock, PassFlags};
 use std::collections::BTreeMap;
@@ -16,9 +16,9 @@ pub struct Growth {
     /// Allocated bytes that stay, on average over the rounds before the last.
     pub bytes_per_round: i64,
     /// Of each line of the script the bytes and blocks of all these rounds that live at the end, the most first.
-    pub lines: Vec<Held>,
+    pub lines: Vec<LiveBytes>,
     /// Variables that hold tensors of several rounds.
-    pub kept_by: Vec<Keeper>,
+    pub kept_by: Vec<Retainer>,
 }
 
 /// What a script repeats, and the events with which its rounds begin.
@@ -80,7 +80,7 @@ fn grown(trace: &Trace, blocks: &[(&MemoryBlock, String)], rounds: &Rounds) -> O
         let at = living.entry(line).or_insert_with(|| vec![0; last]);
         at[round..round + until].iter_mut().for_each(|bytes| *bytes += block.rounded);
     }
-    let mut lines: Vec<Held> = Vec::new();
+    let mut lines: Vec<LiveBytes> = Vec::new();
     for (line, at) in living {
         let (bytes, count) = match made.get(line) {
             Some(of_rounds) if accumulates(of_rounds) => {
@@ -89,7 +89,7 @@ fn grown(trace: &Trace, blocks: &[(&MemoryBlock, String)], rounds: &Rounds) -> O
             _ if rises(&at) => (at[last - 1] - at[0], 1),
             _ => continue,
         };
-        lines.push(Held { name: line.to_string(), bytes, blocks: count, source: None });
+        lines.push(LiveBytes { name: line.to_string(), bytes, blocks: count, source: None });
     }
     lines.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
     let per_round = lines.iter().map(|line| line.bytes).sum::<i64>() / i64::try_from(rounds.count - 1).ok()?;
@@ -155,8 +155,8 @@ fn repeated(trace: &Trace) -> Vec<Rounds> {
 }
 
 /// The variables that hold what these lines made, and those that were found to hold graphs of several passes.
-fn kept_by(trace: &Trace, blocks: &[(&MemoryBlock, String)], lines: &[Held], end: usize) -> Vec<Keeper> {
-    let holds = |line: &Held| {
+fn kept_by(trace: &Trace, blocks: &[(&MemoryBlock, String)], lines: &[LiveBytes], end: usize) -> Vec<Retainer> {
+    let holds = |line: &LiveBytes| {
         let of_line = || blocks.iter().filter(|(block, name)| *name == line.name && block.variable != 0);
         // A block that is replaced each round was looked at in an earlier one.
         if line.blocks == 1 {
@@ -171,13 +171,13 @@ fn kept_by(trace: &Trace, blocks: &[(&MemoryBlock, String)], lines: &[Held], end
     };
     let all: i64 = lines.iter().map(|line| line.bytes).sum();
     let variables: Vec<&Variable> = lines.iter().filter(|line| line.bytes * 20 >= all).filter_map(holds).collect();
-    let is_of_lines = |keeper: &&Keeper| variables.iter().any(|variable| variable.name == keeper.name);
-    let mut keepers: Vec<Keeper> =
+    let is_of_lines = |keeper: &&Retainer| variables.iter().any(|variable| variable.name == keeper.name);
+    let mut keepers: Vec<Retainer> =
         trace.keepers.iter().filter(|keeper| keeper.has_graphs() || is_of_lines(keeper)).cloned().collect();
     for variable in variables {
         if keepers.iter().all(|keeper| keeper.name != variable.name) {
             let Variable { name, file, function } = variable.clone();
-            keepers.push(Keeper { name, what: "which grows".to_string(), file, function });
+            keepers.push(Retainer { name, what: "which grows".to_string(), file, function });
         }
     }
     keepers

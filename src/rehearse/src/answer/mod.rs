@@ -24,7 +24,7 @@ pub use contents::BlockGroup;
 pub use host::HostMemory;
 pub use out_of_memory::Caught;
 pub use passes::{Leftover, trains};
-pub use place::{Held, Line, TOLD, module_of, moment};
+pub use place::{Line, LiveBytes, MOST_ROWS, module_of, moment};
 pub use placeholders::{BESIDE, PlaceholderSize};
 pub use process::{Failure, ProcessAnswer};
 pub use verdict::{Answer, RehearsalVerdict, SCHEMA, SimulatedGpu, answer, answers, is_near, surely};

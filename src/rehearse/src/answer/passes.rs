@@ -1,6 +1,6 @@
 //! Forward passes: what they are called, those that keep a graph that nobody uses, and what earlier ones left at the peak.
 
-use super::place::Held;
+use super::place::LiveBytes;
 use crate::capture::process::Trace;
 use serde::Serialize;
 use sim::trace::{Category, Event, Kind, MemoryBlock, PassFlags, Phase};
@@ -79,7 +79,7 @@ pub fn needless_graphs(trace: &Trace, blocks: &[MemoryBlock], device: u16, momen
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Leftover {
     /// The line that made it.
-    pub made: Held,
+    pub made: LiveBytes,
     /// The script's variable that held it when that was last looked at.
     pub variable: Option<String>,
 }
@@ -117,7 +117,7 @@ pub fn leftovers(
     let mut lines: BTreeMap<String, Leftover> = BTreeMap::new();
     for block in blocks.iter().filter(is_left) {
         let Some(name) = name(block) else { continue };
-        let held = Held { name: name.clone(), bytes: 0, blocks: 0, source: None };
+        let held = LiveBytes { name: name.clone(), bytes: 0, blocks: 0, source: None };
         let line = lines.entry(name).or_insert(Leftover { made: held, variable: None });
         line.made.bytes += block.rounded;
         line.made.blocks += 1;

@@ -2,7 +2,7 @@
 
 use super::contents::{BlockGroup, contents};
 use super::passes::{pass_of, phase_name, step_of, trains};
-use super::place::{Held, Line, TOLD, alike, module_of};
+use super::place::{Line, LiveBytes, MOST_ROWS, alike, module_of};
 use crate::capture::process::Trace;
 use serde::Serialize;
 use sim::trace::{MemoryBlock, Phase};
@@ -24,11 +24,11 @@ pub struct Peak {
     pub module: Option<String>,
     pub operator: Option<String>,
     pub bytes: i64,
-    pub categories: Vec<Held>,
+    pub categories: Vec<LiveBytes>,
     /// Modules of the same place in repeated blocks are one: `h.*.mlp`.
-    pub modules: Vec<Held>,
+    pub modules: Vec<LiveBytes>,
     /// Lines outside of PyTorch, all of them.
-    pub lines: Vec<Held>,
+    pub lines: Vec<LiveBytes>,
     /// What two answers are compared by.
     pub contents: Vec<BlockGroup>,
 }
@@ -55,20 +55,20 @@ pub fn peak(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -
     let live: Vec<&MemoryBlock> = blocks.iter().filter(|block| block.device == device && block.lives_after(moment)).collect();
     let line = |stack: u32| trace.line(stack).map(Line::from);
     let by = |name: &dyn Fn(&MemoryBlock) -> Option<String>| {
-        let mut held: HashMap<String, Held> = HashMap::new();
+        let mut held: HashMap<String, LiveBytes> = HashMap::new();
         for block in &live {
             let name = name(block).unwrap_or_else(|| "elsewhere".to_string());
-            let entry = held.entry(name.clone()).or_insert(Held { name, bytes: 0, blocks: 0, source: None });
+            let entry = held.entry(name.clone()).or_insert(LiveBytes { name, bytes: 0, blocks: 0, source: None });
             entry.bytes += block.rounded;
             entry.blocks += 1;
         }
-        let mut held: Vec<Held> = held.into_values().collect();
+        let mut held: Vec<LiveBytes> = held.into_values().collect();
         held.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
         held
     };
     let trains = trains(events);
     let mut modules = by(&|block| module_of(trace, block).map(|name| alike(&name)));
-    modules.truncate(TOLD);
+    modules.truncate(MOST_ROWS);
     Peak {
         step: step_of(event, trains),
         phase: phase_name(event.phase, trains),

@@ -19,7 +19,7 @@ impl From<&Frame> for Line {
 
 /// Bytes of blocks that live at the peak.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema, Deserialize)]
-pub struct Held {
+pub struct LiveBytes {
     pub name: String,
     pub bytes: i64,
     pub blocks: usize,
@@ -43,7 +43,7 @@ pub fn moment(phase: &str, step: u32, pass: i64) -> String {
 }
 
 /// How many modules are told, and how many lines on a page.
-pub const TOLD: usize = 12;
+pub const MOST_ROWS: usize = 12;
 
 /// The module that a block belongs to: that of its parameter, else the one at work when it was made.
 pub fn module_of(trace: &Trace, block: &MemoryBlock) -> Option<String> {

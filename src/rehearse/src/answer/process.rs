@@ -10,7 +10,7 @@ use super::phases::{PhaseRow, phases};
 use super::place::Line;
 use super::placeholders::{PlaceholderValue, Uncounted, placeholders, uncounted};
 use crate::capture::plain::on_one_line;
-use crate::capture::process::{Exception, LineNumber, Trace, Unreached, Varied};
+use crate::capture::process::{Exception, LineNumber, PlaceholderBranch, SkippedCode, Trace};
 use serde::Serialize;
 use sim::trace::{Event, Kind, MemoryBlock, blocks};
 use std::ops::Range;
@@ -35,8 +35,8 @@ pub struct ProcessAnswer {
     /// Where the script ran out of memory and went on. What those tries held is in no figure of this answer.
     pub caught: Vec<Caught>,
     /// What the script has and did not come to before it was stopped, and inputs whose sizes differed until then.
-    pub unreached: Vec<Unreached>,
-    pub varied: Vec<Varied>,
+    pub unreached: Vec<SkippedCode>,
+    pub varied: Vec<PlaceholderBranch>,
     /// What each step, or each forward pass of a script without steps, leaves behind.
     pub growth: Option<Growth>,
     /// What earlier steps or passes left at the peak.

@@ -130,7 +130,7 @@ pub struct TechniqueOutcome {
 
 /// What a script has and did not come to before it was stopped: evaluation, generation or saving.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
-pub struct Unreached {
+pub struct SkippedCode {
     #[serde(rename = "unreached")]
     pub phase: String,
     /// How that is known: a call, a setting, a loader that nobody read.
@@ -142,7 +142,7 @@ pub struct Unreached {
 
 /// A variable of the script that holds tensors of several steps.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
-pub struct Keeper {
+pub struct Retainer {
     #[serde(rename = "keeps")]
     pub name: String,
     /// How: a list of tensors, a sum with the graphs of what was added.
@@ -151,7 +151,7 @@ pub struct Keeper {
     pub function: String,
 }
 
-impl Keeper {
+impl Retainer {
     /// Whether it holds what backward passes would need, of which its own tensors are the least.
     pub fn has_graphs(&self) -> bool {
         self.what.contains(" graphs")
@@ -168,7 +168,7 @@ pub struct Variable {
 
 /// Sizes of an input of the outermost module, where they were not the same at each forward pass.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
-pub struct Varied {
+pub struct PlaceholderBranch {
     #[serde(rename = "varied")]
     pub input: String,
     pub module: String,
@@ -244,9 +244,9 @@ pub struct Trace {
     pub stopped_at: Option<u64>,
     pub ended: bool,
     pub techniques: Vec<TechniqueOutcome>,
-    pub unreached: Vec<Unreached>,
-    pub varied: Vec<Varied>,
-    pub keepers: Vec<Keeper>,
+    pub unreached: Vec<SkippedCode>,
+    pub varied: Vec<PlaceholderBranch>,
+    pub keepers: Vec<Retainer>,
     /// Samples and tokens of the first steps.
     pub batches: Vec<(u64, u64)>,
     pub pass_batches: Vec<(u64, u64)>,
@@ -343,9 +343,9 @@ enum TraceLine {
         ended: bool,
     },
     Technique(TechniqueOutcome),
-    Unreached(Unreached),
-    Varied(Varied),
-    Keeps(Keeper),
+    Unreached(SkippedCode),
+    Varied(PlaceholderBranch),
+    Keeps(Retainer),
     Batches {
         batches: Vec<(u64, u64)>,
     },
@@ -471,9 +471,9 @@ impl Trace {
             TraceLine::Managed { managed } => self.managed = managed,
             TraceLine::Stopped { stopped, at } => (self.stopped, self.stopped_at) = (Some(stopped), Some(at)),
             TraceLine::Ended { ended } => self.ended = ended,
-            TraceLine::Technique(told) => {
-                self.techniques.retain(|known| known.technique != told.technique);
-                self.techniques.push(told);
+            TraceLine::Technique(outcome) => {
+                self.techniques.retain(|known| known.technique != outcome.technique);
+                self.techniques.push(outcome);
             }
             TraceLine::Unreached(unreached) => self.unreached.push(unreached),
             TraceLine::Varied(varied) => self.varied.push(varied),

@@ -241,7 +241,7 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
             let time = answer.time.as_ref().filter(|_| fits).map(TriedTime::of);
             tried.push(TriedNumber { number, fits, peak_reserved: fits.then_some(answer.peak_reserved), time });
         }
-        let told = |what: &str| {
+        let log = |what: &str| {
             (rehearsal.progress)(&format!("{card}, {}: {what}", template.text(number)));
         };
         let worst = answer.processes.first();
@@ -251,7 +251,7 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
         };
         match verdict {
             RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits => {
-                told(&format!("fits, {} reserved", Bytes(answer.peak_reserved.unsigned_abs())));
+                log(&format!("fits, {} reserved", Bytes(answer.peak_reserved.unsigned_abs())));
                 if best.is_none_or(|(most, ..)| number > most) {
                     best = Some((number, answer.peak_reserved, answer.headroom));
                 }
@@ -260,10 +260,10 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
                     courses.push((number, course));
                     courses.sort_by_key(|(number, _)| *number);
                 }
-                Ok(Seen::Fits { allocated: answer.peak_allocated })
+                Ok(Probe::Fits { allocated: answer.peak_allocated })
             }
             RehearsalVerdict::DoesNotFit => {
-                told("does not fit");
+                log("does not fit");
                 // What runs out while loading has nothing to do with a batch; after that each of another size asks for something else.
                 let has_ended = |worst: &&ProcessAnswer| worst.out_of_memory.is_some() && worst.peak.phase != Phase::Load.name();
                 if let Some(course) = worst.filter(has_ended).and_then(course) {
@@ -273,12 +273,12 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
                             ends_at = Some(ends_at.unwrap_or(u64::MAX).min(number.min(*other)));
                             failed.push((number, course));
                         }
-                        Some((other, _)) => return Err(NoMatter(number.min(*other), number.max(*other)).into()),
+                        Some((other, _)) => return Err(FlagHasNoEffect(number.min(*other), number.max(*other)).into()),
                         None => failed.push((number, course)),
                     }
                 }
                 let idle = worst.and_then(|w| Some(room - w.out_of_memory.as_ref()?.free - w.peak.bytes)).unwrap_or(0);
-                Ok(Seen::OutOfMemory { idle: idle.max(0) })
+                Ok(Probe::OutOfMemory { idle: idle.max(0) })
             }
             RehearsalVerdict::ScriptFailed
             | RehearsalVerdict::TimedOut
@@ -290,8 +290,8 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
             }
         }
     })
-    .map_err(|error| match error.downcast::<NoMatter>() {
-        Ok(NoMatter(less, more)) => anyhow!(
+    .map_err(|error| match error.downcast::<FlagHasNoEffect>() {
+        Ok(FlagHasNoEffect(less, more)) => anyhow!(
             "the command was given {} and {} and asked for the same memory, so there is no largest: is it the flag that the script reads, and has it data for more?",
             template.text(less),
             template.text(more)
@@ -350,18 +350,18 @@ const TRIES: usize = 4;
 
 /// Two numbers with which the same is asked for.
 #[derive(Debug)]
-struct NoMatter(u64, u64);
+struct FlagHasNoEffect(u64, u64);
 
-impl std::fmt::Display for NoMatter {
+impl std::fmt::Display for FlagHasNoEffect {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         write!(f, "{} and {} make no difference", self.0, self.1)
     }
 }
 
-impl std::error::Error for NoMatter {}
+impl std::error::Error for FlagHasNoEffect {}
 
 /// What a rehearsal of one number showed.
-enum Seen {
+enum Probe {
     /// Most bytes allocated.
     Fits { allocated: i64 },
     /// Bytes reserved and of no use when memory ran out.
@@ -382,7 +382,7 @@ fn search(
     first: u64,
     room: i64,
     boundary_guess: impl Fn(u64, u64) -> Option<u64>,
-    mut rehearse: impl FnMut(u64) -> Result<Seen>,
+    mut rehearse: impl FnMut(u64) -> Result<Probe>,
 ) -> Result<LargestBatch> {
     let (mut low, mut high) = (0, MOST + 1);
     let mut fitted: Vec<(u64, i64)> = Vec::new();
@@ -395,13 +395,13 @@ fn search(
     let mut next = first.clamp(1, MOST);
     loop {
         let fits = match rehearse(next)? {
-            Seen::Fits { allocated } => {
+            Probe::Fits { allocated } => {
                 low = low.max(next);
                 fitted.push((next, allocated));
                 fitted.sort_unstable();
                 true
             }
-            Seen::OutOfMemory { idle: bytes } => {
+            Probe::OutOfMemory { idle: bytes } => {
                 high = high.min(next);
                 idle = Some(bytes);
                 false
@@ -433,7 +433,7 @@ fn search(
                     if fitted.len() > 3 {
                         // The first from which on it is the same, if any was not.
                         let ends_at = fitted.iter().find(|(_, bytes)| *bytes == after).map(|(number, _)| *number);
-                        ensure!(fitted[0].1 != after, NoMatter(less, more));
+                        ensure!(fitted[0].1 != after, FlagHasNoEffect(less, more));
                         return Ok(LargestBatch { largest: ends_at.unwrap_or(more), ends_at });
                     }
                     Some(more * 64)
@@ -490,8 +490,8 @@ mod tests {
                 tries += 1;
                 let allocated = constant + each * number.cast_signed();
                 Ok(match (allocated as f64 * (1.0 + share)) as i64 <= room {
-                    true => Seen::Fits { allocated },
-                    false => Seen::OutOfMemory { idle: (room as f64 * share / (1.0 + share)) as i64 },
+                    true => Probe::Fits { allocated },
+                    false => Probe::OutOfMemory { idle: (room as f64 * share / (1.0 + share)) as i64 },
                 })
             },
         );
@@ -500,7 +500,7 @@ mod tests {
 
     #[test]
     fn data_that_end_are_a_bound_and_a_flag_that_nobody_reads_is_none() {
-        let ending = |end: u64| search(4, 2000, |_, _| None, |number| Ok(Seen::Fits { allocated: number.min(end).cast_signed() }));
+        let ending = |end: u64| search(4, 2000, |_, _| None, |number| Ok(Probe::Fits { allocated: number.min(end).cast_signed() }));
         let found = ending(512).unwrap();
         assert!(found.largest >= 512 && found.ends_at.is_some_and(|end| end >= 512), "{} {:?}", found.largest, found.ends_at);
         assert!(ending(1).is_err());
@@ -535,9 +535,9 @@ mod tests {
                 Ok(match number <= exact {
                     true => {
                         largest.set(largest.get().max(number));
-                        Seen::Fits { allocated: number.cast_signed() }
+                        Probe::Fits { allocated: number.cast_signed() }
                     }
-                    false => Seen::OutOfMemory { idle: 0 },
+                    false => Probe::OutOfMemory { idle: 0 },
                 })
             });
             assert_eq!((found.unwrap().largest, largest.get()), (exact, exact));
@@ -561,7 +561,7 @@ mod tests {
     #[test]
     fn nothing_fits_and_everything_fits() {
         assert_eq!(tried(2 << 30, 1 << 20, 0.0, 1 << 30, 4).0, 0);
-        let heedless = search(4, 1 << 30, |_, _| None, |_| Ok(Seen::Fits { allocated: 100 }));
+        let heedless = search(4, 1 << 30, |_, _| None, |_| Ok(Probe::Fits { allocated: 100 }));
         assert!(heedless.map(|found| found.largest).unwrap_err().to_string().contains("no difference"));
     }
 

@@ -97,8 +97,8 @@ impl AllocationTrace {
         }
     }
 
-    fn told(&self) -> ToldCourse<'_> {
-        ToldCourse { streams: self.streams, requests: &self.requests, sizes: &self.sizes, allocated: 0, reserved: 0 }
+    fn request(&self) -> ReplayRequest<'_> {
+        ReplayRequest { streams: self.streams, requests: &self.requests, sizes: &self.sizes, allocated: 0, reserved: 0 }
     }
 
     /// Runs a function of `replaying.py` in the Python of the script, and gives what it answers.
@@ -173,15 +173,15 @@ pub fn needed(rehearsal: &Rehearsal, processes: &[ProcessAnswer], traces: &[Trac
         }
     }
     let Some((first, worst)) = courses.first() else { return Ok(Needs { least: 0, contexts: 1, expandable: None }) };
-    fn told<'a>((course, alike): &'a (AllocationTrace, Vec<&ProcessAnswer>)) -> ToldCourse<'a> {
+    fn request<'a>((course, alike): &'a (AllocationTrace, Vec<&ProcessAnswer>)) -> ReplayRequest<'a> {
         // What comes after a try that was too much finds its memory cached.
         let reserved = if alike[0].caught.is_empty() { alike[0].peak_reserved } else { i64::try_from(LARGE).unwrap_or(i64::MAX) };
-        ToldCourse { allocated: alike[0].peak_allocated, reserved, ..course.told() }
+        ReplayRequest { allocated: alike[0].peak_allocated, reserved, ..course.request() }
     }
     let is_expandable = trace_of(worst[0]).is_some_and(|trace| trace.events.iter().any(|event| event.kind == Kind::SegmentMap));
     // Where each has a card of its own, the one that needs most decides.
     let each = cards.iter().any(|card| card.beside().count() > 1);
-    let asked = ToldCourses { courses: courses.iter().map(told).collect(), each, expandable: !is_expandable };
+    let asked = NeedsRequest { courses: courses.iter().map(request).collect(), each, expandable: !is_expandable };
     let (needs, expandable): (Vec<Option<i64>>, Option<i64>) = first.asked(rehearsal, "needed", &asked)?;
     let most = needs.iter().flatten().max().copied().unwrap_or(0);
     let least_of = |of: &OnCard| {
@@ -199,7 +199,7 @@ pub fn needed(rehearsal: &Rehearsal, processes: &[ProcessAnswer], traces: &[Trac
 
 /// A course as `replaying.py` reads it.
 #[derive(Serialize)]
-struct ToldCourse<'a> {
+struct ReplayRequest<'a> {
     streams: usize,
     #[serde(serialize_with = "by_turns")]
     requests: &'a [Request],
@@ -215,8 +215,8 @@ fn by_turns<S: Serializer>(requests: &[Request], to: S) -> Result<S::Ok, S::Erro
 }
 
 #[derive(Serialize)]
-struct ToldCourses<'a> {
-    courses: Vec<ToldCourse<'a>>,
+struct NeedsRequest<'a> {
+    courses: Vec<ReplayRequest<'a>>,
     /// Whether each is asked for, and not the one that needs most.
     each: bool,
     /// Whether expandable segments are to be tried.
@@ -224,8 +224,8 @@ struct ToldCourses<'a> {
 }
 
 #[derive(Serialize)]
-struct ToldNumbers<'a> {
-    course: ToldCourse<'a>,
+struct LargestRequest<'a> {
+    course: ReplayRequest<'a>,
     numbers: (u64, u64),
     /// With the one number, and with the other.
     sizes: Vec<(i64, i64)>,
@@ -279,7 +279,7 @@ pub fn largest(rehearsal: &Rehearsal, courses: &[(u64, AllocationTrace)], low: u
     if sizes.iter().all(|(with_less, with_more)| with_less == with_more) {
         return None;
     }
-    one.asked(rehearsal, "largest", &ToldNumbers { course: one.told(), numbers, sizes, low, high }).ok()
+    one.asked(rehearsal, "largest", &LargestRequest { course: one.request(), numbers, sizes, low, high }).ok()
 }
 
 #[cfg(test)]

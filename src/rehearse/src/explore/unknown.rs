@@ -93,10 +93,10 @@ impl Rehearsal {
         // One that has ended says so by its answer.
         let mut input = child.stdin.take().context("asking Python")?;
         let asking = std::thread::spawn(move || input.write_all(&asked).ok());
-        let told: Vec<bool> = serde_json::from_slice(&child.wait_with_output()?.stdout)?;
+        let decides: Vec<bool> = serde_json::from_slice(&child.wait_with_output()?.stdout)?;
         asking.join().ok();
-        anyhow::ensure!(told.len() == reads.len(), "Python told of {} reads of {}", told.len(), reads.len());
-        Ok(told)
+        anyhow::ensure!(decides.len() == reads.len(), "Python told of {} reads of {}", decides.len(), reads.len());
+        Ok(decides)
     }
 
     fn with_other_values(&self, first: &Answer, took: f64, lines: Vec<Frame>) -> Result<Option<OtherValues>> {

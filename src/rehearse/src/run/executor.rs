@@ -278,7 +278,7 @@ fn wait(rehearsal: &Rehearsal, child: &mut Child, session: &Path) -> Result<(Exi
     let began = Instant::now();
     let mut interrupted: Option<Instant> = None;
     let (mut compiles, mut left) = (false, LeftProcesses::none());
-    let mut told = QUIET;
+    let mut silence = QUIET;
     loop {
         if let Some(status) = child.try_wait().context("waiting for the command")? {
             return Ok((status, false));
@@ -299,9 +299,9 @@ fn wait(rehearsal: &Rehearsal, child: &mut Child, session: &Path) -> Result<(Exi
             compiles = true;
             (rehearsal.progress)(&format!("compiling for PyTorch {version}, once; about a minute"));
         }
-        if began.elapsed() > told && !rehearsal.is_silent {
-            (rehearsal.progress)(&format!("{} s: {}; Ctrl-C ends it", told.as_secs(), going_on(session)));
-            told *= 2;
+        if began.elapsed() > silence && !rehearsal.is_silent {
+            (rehearsal.progress)(&format!("{} s: {}; Ctrl-C ends it", silence.as_secs(), going_on(session)));
+            silence *= 2;
         }
         thread::sleep(Duration::from_millis(10));
     }

@@ -1,7 +1,7 @@
 //! `--check`: a rehearsal held against an earlier one, as a test of memory.
 
 use super::diff::{PeakDiff, diff};
-use crate::answer::{Answer, BlockGroup, Held, answer, moment};
+use crate::answer::{Answer, BlockGroup, LiveBytes, answer, moment};
 use crate::capture::plain::on_one_line;
 use crate::capture::session::Capture;
 use anyhow::{Context, Result, bail, ensure};
@@ -88,7 +88,7 @@ struct EarlierPeak {
     pass: i64,
     #[serde(default)]
     contents: Vec<BlockGroup>,
-    lines: Vec<Held>,
+    lines: Vec<LiveBytes>,
 }
 
 impl Earlier {
@@ -209,7 +209,7 @@ impl Earlier {
 }
 
 /// The lines that hold more than they did.
-fn grown(before: &[Held], after: &[Held]) -> String {
+fn grown(before: &[LiveBytes], after: &[LiveBytes]) -> String {
     let (before, after) = (by_line(before), by_line(after));
     // A line that was rewritten is the one that had its number, unless that has gone to another place.
     let rewritten: BTreeMap<&str, i64> =
@@ -237,7 +237,7 @@ fn grown(before: &[Held], after: &[Held]) -> String {
 
 /// What lines hold, by file and by what is written there, as long as that is known: their numbers change with every line above them. The
 /// names are without the folder, which is another one on another machine.
-fn by_line(held: &[Held]) -> BTreeMap<(&str, &str), (&str, i64)> {
+fn by_line(held: &[LiveBytes]) -> BTreeMap<(&str, &str), (&str, i64)> {
     let mut lines = BTreeMap::new();
     for held in held {
         let name = held.name.rsplit('/').next().unwrap_or(&held.name);
@@ -252,8 +252,8 @@ fn by_line(held: &[Held]) -> BTreeMap<(&str, &str), (&str, i64)> {
 mod tests {
     use super::*;
 
-    fn held(lines: &[(&str, i64, &str)]) -> Vec<Held> {
-        let held = |(name, bytes, source): &(&str, i64, &str)| Held {
+    fn held(lines: &[(&str, i64, &str)]) -> Vec<LiveBytes> {
+        let held = |(name, bytes, source): &(&str, i64, &str)| LiveBytes {
             name: name.to_string(),
             bytes: *bytes << 20,
             blocks: 1,

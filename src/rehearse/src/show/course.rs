@@ -183,16 +183,16 @@ fn parts(events: &[Event]) -> Vec<CoursePart> {
             parts[n - 1].phase = Some(BETWEEN);
         }
     }
-    let mut told: Vec<CoursePart> = Vec::new();
+    let mut pieces: Vec<CoursePart> = Vec::new();
     for part in parts {
         let allocates = events[part.events.clone()].iter().any(|event| event.kind == Kind::Alloc);
-        match told.last_mut() {
+        match pieces.last_mut() {
             // What only frees is the end of the backward pass.
             Some(last) if part.phase == Some(BETWEEN) && !allocates => last.events.end = part.events.end,
-            _ => told.push(part),
+            _ => pieces.push(part),
         }
     }
-    told
+    pieces
 }
 
 /// At most [`PARTS`] parts: the phases, else the steps, else as many steps together as it takes.

@@ -4,7 +4,7 @@ use super::course::{LAYERS, MOST_EVENTS, View, layer, who};
 use super::text::{LISTED, caught_at, growth_at, headline, keeper_of, size_of, smallest, unreached_at, varied_of};
 use super::words::{place_of, place_or_not, share_of, short};
 use crate::answer::time::{ModuleTime, Prediction};
-use crate::answer::{Answer, Held, TOLD, module_of};
+use crate::answer::{Answer, LiveBytes, MOST_ROWS, module_of};
 use anyhow::{Context, Result};
 use base::inline::{STYLE, document, picture_address};
 use base::units::{Bytes, Seconds};
@@ -122,14 +122,14 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         })
         .collect();
     let peak = &process.peak;
-    let shares = |held: &[Held]| -> Vec<PageShare> {
-        let share = |row: &Held| PageShare {
+    let shares = |held: &[LiveBytes]| -> Vec<PageShare> {
+        let share = |row: &LiveBytes| PageShare {
             name: short(&row.name),
             size: bytes(row.bytes),
             share: share_of(row.bytes, peak.bytes),
             blocks: row.blocks,
         };
-        held.iter().take(TOLD).map(share).collect()
+        held.iter().take(MOST_ROWS).map(share).collect()
     };
     let at: Vec<String> = [("at", &peak.line), ("called from", &peak.called_from), ("backward of", &peak.forward_line)]
         .into_iter()
@@ -315,8 +315,8 @@ fn data(places: &mut SourcePlaces, pictures: [(i32, Option<AreaPlot>); 2]) -> Da
         .map(|block| {
             let made = &view.events[block.made()];
             let forward = if made.origin != 0 { places.line(made.origin) } else { String::new() };
-            let told = [places.name(block), module_of(view.trace, block).unwrap_or_default(), places.line(made.stack), forward];
-            let [name, module, line, forward] = told.map(|text| names.number(text) as i64);
+            let texts = [places.name(block), module_of(view.trace, block).unwrap_or_default(), places.line(made.stack), forward];
+            let [name, module, line, forward] = texts.map(|text| names.number(text) as i64);
             let freed = block.freed().unwrap_or(0) as i64;
             [block.made() as i64, freed, block.rounded, layer(block.category) as i64, name, module, line, forward]
         })

@@ -3,11 +3,11 @@
 use super::words::{self, bytes, others_said, place_of, place_or_not, row, share_of, short, streams_said};
 use super::{cards, time};
 use crate::answer::{
-    Answer, BlockGroup, Caught, Failure, Held, HostMemory, Leftover, OnCard, PlaceholderSize, ProcessAnswer, RehearsalVerdict,
+    Answer, BlockGroup, Caught, Failure, HostMemory, Leftover, LiveBytes, OnCard, PlaceholderSize, ProcessAnswer, RehearsalVerdict,
     moment,
 };
 use crate::capture::plain::{first_line, on_one_line};
-use crate::capture::process::{Frame, Keeper, Trace, Unreached, Varied};
+use crate::capture::process::{Frame, PlaceholderBranch, Retainer, SkippedCode, Trace};
 use crate::capture::session::Capture;
 use base::remedies::{ACTIVATIONS, FRAGMENTATION, LOGITS, STATE};
 use base::units::Bytes;
@@ -233,23 +233,23 @@ fn managed(answer: &Answer) -> Option<String> {
 /// What the script has and did not come to, a place of each kind.
 fn unseen(answer: &Answer) -> Option<String> {
     let worst = answer.processes.first().filter(|_| answer.verdict.fits())?;
-    let mut kinds: Vec<&Unreached> = Vec::new();
+    let mut kinds: Vec<&SkippedCode> = Vec::new();
     for row in &worst.unreached {
         if !kinds.iter().any(|known| known.phase == row.phase) {
             kinds.push(row);
         }
     }
-    let place = |row: &&Unreached| match (row.phase.as_str(), row.line) {
+    let place = |row: &&SkippedCode| match (row.phase.as_str(), row.line) {
         ("later", line) => format!("what comes later ({}:{line})", short(&row.file)),
         (phase, 0) => phase.to_string(),
         (phase, line) => format!("{phase} ({}:{line})", short(&row.file)),
     };
-    let mut told: Vec<String> = kinds.iter().map(place).collect();
+    let mut not_reached: Vec<String> = kinds.iter().map(place).collect();
     let was_given = || answer.notes.iter().any(|note| note.starts_with("--longest: of "));
     if !worst.varied.is_empty() && !was_given() {
-        told.push("batches larger than those that were seen (--longest)".to_string());
+        not_reached.push("batches larger than those that were seen (--longest)".to_string());
     }
-    (!told.is_empty()).then(|| format!("Not reached: {}.", told.join(", ")))
+    (!not_reached.is_empty()).then(|| format!("Not reached: {}.", not_reached.join(", ")))
 }
 
 fn verdict(answer: &Answer) -> String {
@@ -454,7 +454,7 @@ fn kept(text: &mut String, trace: &Trace, device: u16) -> std::fmt::Result {
 
 const ROWS: usize = 6;
 
-fn table(text: &mut String, title: &str, held: &[Held], rows: usize, total: i64) -> std::fmt::Result {
+fn table(text: &mut String, title: &str, held: &[LiveBytes], rows: usize, total: i64) -> std::fmt::Result {
     writeln!(text)?;
     writeln!(text, "  {title}")?;
     for row in held.iter().take(rows) {
@@ -508,7 +508,7 @@ fn unreached(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     at_places(text, &title, rows)
 }
 
-pub fn unreached_at(row: &Unreached) -> String {
+pub fn unreached_at(row: &SkippedCode) -> String {
     match row.line {
         0 => on_one_line(&row.what),
         line => format!("{}:{line}  {}", short(&row.file), on_one_line(&row.what)),
@@ -543,7 +543,7 @@ fn leftovers(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
         0 => "Made in an earlier forward pass and still there at the peak:",
         _ => "There at the peak, and kept beyond the step that made it:",
     };
-    let keepers = worst.growth.iter().flat_map(|growth| &growth.kept_by).collect::<Vec<&Keeper>>();
+    let keepers = worst.growth.iter().flat_map(|growth| &growth.kept_by).collect::<Vec<&Retainer>>();
     let row = |left: &Leftover| {
         let made = growth_at(&left.made);
         let Some(variable) = &left.variable else { return made };
@@ -574,13 +574,13 @@ fn growth(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
 /// Lines that are listed of what grows.
 pub const LISTED: usize = 6;
 
-pub fn growth_at(line: &Held) -> String {
+pub fn growth_at(line: &LiveBytes) -> String {
     let blocks = if line.blocks == 1 { "1 block".to_string() } else { format!("{} blocks", line.blocks) };
     format!("{}  {} in {blocks}", short(&line.name), bytes(line.bytes))
 }
 
 /// `losses, a list of 3 tensors (train.py, main)`
-pub fn keeper_of(keeper: &Keeper) -> String {
+pub fn keeper_of(keeper: &Retainer) -> String {
     format!(
         "{}, {} ({}, {})",
         on_one_line(&keeper.name),
@@ -591,7 +591,7 @@ pub fn keeper_of(keeper: &Keeper) -> String {
 }
 
 /// `input_ids of GPT: 8 x 312 to 8 x 512, the most in step 2`
-pub fn varied_of(row: &Varied) -> String {
+pub fn varied_of(row: &PlaceholderBranch) -> String {
     let sizes = |sizes: &[i64]| sizes.iter().map(i64::to_string).collect::<Vec<String>>().join(" x ");
     let (input, module) = (on_one_line(&row.input), on_one_line(&row.module));
     format!("{input} of {module}: {} to {}, the most in step {}", sizes(&row.least), sizes(&row.most), row.step)

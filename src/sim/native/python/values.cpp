@@ -462,7 +462,7 @@ struct Around final : c10::OperatorKernel {
     name = schema.name() + (schema.overload_name().empty() ? "" : "." + schema.overload_name());
     special = special_of(name);
     // As the script calls it.
-    told = special == Special::kItem ? "item" : schema.name().substr(schema.name().find("::") + 2);
+    name_of_operator = special == Special::kItem ? "item" : schema.name().substr(schema.name().find("::") + 2);
     runs_on_cpu = op.hasKernelForDispatchKey(DispatchKey::CPU) || op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
                   op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
     static const std::set<std::string> kOverwrites = {"aten::fill_.Scalar", "aten::fill_.Tensor", "aten::zero_", "aten::copy_", "aten::random_",
@@ -507,7 +507,7 @@ struct Around final : c10::OperatorKernel {
         for (size_t i = 0; i < count && cpu.is_known; i++)
           arguments.push_back(cpu.argument(*(begin + static_cast<std::ptrdiff_t>(i)), op.schema().arguments()[i], overwrites));
       }
-      if (!cpu.is_known && choosing && runs_on_cpu && imagine(op, begin, count, cpu, arguments)) placeholder_read(told.c_str(), true);
+      if (!cpu.is_known && choosing && runs_on_cpu && imagine(op, begin, count, cpu, arguments)) placeholder_read(name_of_operator.c_str(), true);
     });
     if (!is_seen) cpu.is_known = false;
     if (special != Special::kNone) before.assign(begin, stack->end());
@@ -716,13 +716,13 @@ struct Around final : c10::OperatorKernel {
 
   void answer(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack, const OnCpu& cpu, Stack& arguments, const Stack& before) {
     if (cpu.is_known && run_on_cpu(op, &arguments)) {
-      if (cpu.source != kReal) placeholder_read(told.c_str(), cpu.source == kMadeUp);
+      if (cpu.source != kReal) placeholder_read(name_of_operator.c_str(), cpu.source == kMadeUp);
       kernel.callBoxed(op, keys, stack);
       stack->back() = arguments.back();
       return;
     }
     kernel.callBoxed(op, keys, stack);
-    placeholder_read(told.c_str(), true);
+    placeholder_read(name_of_operator.c_str(), true);
     if (special == Special::kEqual) {
       stack->back() = !made_up_truth();
       return;
@@ -770,20 +770,20 @@ struct Around final : c10::OperatorKernel {
   // frequent kind. Where there is no such bound, as for repetitions, none.
   void tell_size(const Tensor& result, const Stack& before) const {
     const Tensor& self = before[0].toTensor();
-    if (name == "aten::repeat_interleave.Tensor") return placeholder_read(told.c_str(), true);
+    if (name == "aten::repeat_interleave.Tensor") return placeholder_read(name_of_operator.c_str(), true);
     if (name == "aten::unique_dim" || name == "aten::unique_dim_consecutive") {
       const int64_t dim = before[1].toInt();
-      return placeholder_read(told.c_str(), true, result.size(dim), self.size(dim));
+      return placeholder_read(name_of_operator.c_str(), true, result.size(dim), self.size(dim));
     }
     if (special == Special::kCounts || name == "aten::bincount") {
       const c10::InferenceMode normal(false);
       const at::NoGradGuard no_grad;
       const Tensor counts = known(result, nullptr);
-      return counts.defined() && counts.numel() ? placeholder_read(told.c_str(), true, counts.max().to(at::kLong).item<int64_t>(), self.numel())
-                                                : placeholder_read(told.c_str(), true);
+      return counts.defined() && counts.numel() ? placeholder_read(name_of_operator.c_str(), true, counts.max().to(at::kLong).item<int64_t>(), self.numel())
+                                                : placeholder_read(name_of_operator.c_str(), true);
     }
     const int64_t most = name == "aten::masked_select" ? c10::multiply_integers(at::infer_size(self.sizes(), before[1].toTensor().sizes())) : self.numel();
-    placeholder_read(told.c_str(), true, result.size(0), std::max<int64_t>(1, most));
+    placeholder_read(name_of_operator.c_str(), true, result.size(0), std::max<int64_t>(1, most));
   }
 
   // Of numbers that nobody knows, how many a mask selects whose values are known: gradients of masked_scatter.
@@ -811,7 +811,7 @@ struct Around final : c10::OperatorKernel {
   }
 
   c10::KernelFunction kernel;
-  std::string name, told;
+  std::string name, name_of_operator;
   Special special = Special::kNone;
   bool runs_on_cpu = false, overwrites = false;
   // In place, or into an argument: by their places.

@@ -6,7 +6,7 @@ use super::loading::{Loading, StepSeconds};
 use super::prices::{Cost, cost};
 use super::timeline::{Timeline, Turn, begins, steady};
 use crate::answer::passes::trains;
-use crate::answer::place::{Line, TOLD, alike};
+use crate::answer::place::{Line, MOST_ROWS, alike};
 use crate::capture::process::Trace;
 use crate::capture::work::{Precision, Work, WorkKind};
 use base::units::significant;
@@ -515,7 +515,7 @@ fn modules(trace: &Trace, works: &[&Work], taken: &[OperatorTime]) -> Vec<Module
     };
     let mut rows: Vec<ModuleTime> = found.into_iter().map(row).collect();
     rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds).then_with(|| a.module.cmp(&b.module)));
-    rows.truncate(TOLD);
+    rows.truncate(MOST_ROWS);
     rows
 }
 
@@ -560,7 +560,7 @@ fn kernels(trace: &Trace, works: &[&Work], taken: &[OperatorTime]) -> Vec<Kernel
     rows.sort_by(|a, b| {
         b.seconds.total_cmp(&a.seconds).then_with(|| (&a.operator, &a.line, a.backward).cmp(&(&b.operator, &b.line, b.backward)))
     });
-    rows.truncate(TOLD);
+    rows.truncate(MOST_ROWS);
     rows
 }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 /// A technique, or several.
 #[derive(Debug, Clone, Default)]
-pub struct Choice {
+pub struct Combination {
     pub names: Vec<String>,
     pub groups: Vec<&'static str>,
     pub variant: Variant,
@@ -24,9 +24,9 @@ pub fn joined<'a>(texts: impl IntoIterator<Item = &'a String>, between: &str) ->
     texts.into_iter().filter(|text| !text.is_empty()).map(String::as_str).collect::<Vec<_>>().join(between)
 }
 
-impl Choice {
-    pub fn and(&self, other: &Choice) -> Choice {
-        Choice {
+impl Combination {
+    pub fn and(&self, other: &Combination) -> Combination {
+        Combination {
             names: [&self.names[..], &other.names].concat(),
             groups: [&self.groups[..], &other.groups].concat(),
             variant: Variant {
@@ -40,8 +40,8 @@ impl Choice {
         }
     }
 
-    pub fn goes_with(&self, other: &Choice) -> bool {
-        let is_beside = |a: &Choice, b: &Choice| {
+    pub fn goes_with(&self, other: &Combination) -> bool {
+        let is_beside = |a: &Combination, b: &Combination| {
             !a.groups.contains(&COMPILING) || b.groups.iter().all(|group| BESIDE_COMPILING.contains(group))
         };
         !self.groups.iter().any(|group| other.groups.contains(group)) && is_beside(self, other) && is_beside(other, self)
@@ -91,17 +91,21 @@ pub struct VariantRow {
     #[serde(skip)]
     pub is_without_time: bool,
     #[serde(skip)]
-    pub choice: Choice,
+    pub choice: Combination,
 }
 
 /// A variant whose step is predicted to take less than this much longer is called free.
 pub const FREE: f64 = 0.05;
 
 impl VariantRow {
-    pub fn of(choice: Choice, measured: &MeasuredStep, base: &MeasuredStep) -> VariantRow {
+    pub fn of(choice: Combination, measured: &MeasuredStep, base: &MeasuredStep) -> VariantRow {
         let (reserved, allocated) = measured.peaks.unzip();
-        let told: Vec<&TechniqueOutcome> =
-            choice.variant.techniques.iter().flat_map(|name| measured.told.iter().find(|told| told.technique == *name)).collect();
+        let outcomes: Vec<&TechniqueOutcome> = choice
+            .variant
+            .techniques
+            .iter()
+            .flat_map(|name| measured.outcomes.iter().find(|outcome| outcome.technique == *name))
+            .collect();
         let flops = measured.flops.zip(base.flops).map(|(now, before)| (now.cast_signed() - before.cast_signed(), before));
         let changes_layout = choice.groups.contains(&LAYOUT);
         // Communication is not in the time, nor what compiling costs at the start.
@@ -120,15 +124,15 @@ impl VariantRow {
             is_without_time: time.is_none() && base.time.is_ok(),
             fits: measured.fits,
             pinned: measured.pinned,
-            change: joined(told.iter().map(|told| &told.change), "; "),
-            snippet: joined([&choice.words].into_iter().chain(told.iter().map(|told| &told.snippet)), "\n\n"),
+            change: joined(outcomes.iter().map(|outcome| &outcome.change), "; "),
+            snippet: joined([&choice.words].into_iter().chain(outcomes.iter().map(|outcome| &outcome.snippet)), "\n\n"),
             reason: measured.peaks.is_none().then(|| "out of memory".to_string()),
             choice,
             ..VariantRow::default()
         }
     }
 
-    pub fn refused(choice: Choice, reason: String) -> VariantRow {
+    pub fn refused(choice: Combination, reason: String) -> VariantRow {
         VariantRow { techniques: choice.names.clone(), reason: Some(reason), choice, ..VariantRow::default() }
     }
 
@@ -201,7 +205,7 @@ pub struct MeasuredStep {
     /// What its processes had in the host's memory at most, and pinned of it.
     pub host_memory: u64,
     pub pinned: u64,
-    pub told: Vec<TechniqueOutcome>,
+    pub outcomes: Vec<TechniqueOutcome>,
     pub gpu: SimulatedGpu,
     /// Whether it goes backward: else it is inference, for which other techniques are.
     pub trains: bool,

@@ -1,7 +1,7 @@
 //! `--what-if`: the script with each technique switched on from outside, and with those together that go together. On the simulated GPU, or
 //! with `--device cuda` really measured on one.
 
-use super::row::{Burdens, Choice, MeasuredStep, VariantRow};
+use super::row::{Burdens, Combination, MeasuredStep, VariantRow};
 use super::techniques::{ALLOCATOR, MEMORY_BUDGET, SETTINGS, SMALLER, Technique, is_for, techniques};
 use super::{picture, show};
 use crate::answer::{RehearsalVerdict, SimulatedGpu, answer, trains};
@@ -84,7 +84,7 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
         !base.trains || trials.batch.as_ref().is_none_or(|batch| batch.accumulation.is_some()),
         "the script trains: --batch needs --accumulation, as in '--grad-accum {{}}'"
     );
-    let is_for = |choice: &Choice| {
+    let is_for = |choice: &Combination| {
         let is_budget = || choice.names.iter().any(|name| name == MEMORY_BUDGET);
         asked || (choice.groups.iter().all(|group| is_for(group, base.trains)) && (base.trains || !is_budget()))
     };
@@ -94,32 +94,32 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
         rows.extend(try_all(rehearsal, &base, together));
     }
     rows.append(&mut left_out);
-    rows.push(VariantRow::of(Choice::default(), &base, &base));
+    rows.push(VariantRow::of(Combination::default(), &base, &base));
     mark_front(&mut rows);
     sort(&mut rows);
     Ok(WhatIf { base, rows })
 }
 
 /// Every technique, and those that this command cannot be given.
-fn choices(rehearsal: &Rehearsal, trials: &Trials) -> Result<(Vec<Choice>, Vec<VariantRow>)> {
+fn choices(rehearsal: &Rehearsal, trials: &Trials) -> Result<(Vec<Combination>, Vec<VariantRow>)> {
     let mut choices = Vec::new();
     let mut left_out = Vec::new();
     for Technique { name, group, .. } in techniques().iter().copied() {
-        choices.push(Choice {
+        choices.push(Combination {
             names: vec![name.to_string()],
             groups: vec![group],
             variant: Variant { techniques: vec![name], ..Variant::default() },
-            ..Choice::default()
+            ..Combination::default()
         });
     }
     let set = ["PYTORCH_ALLOC_CONF", ALLOCATOR].into_iter().find(|name| env::var_os(name).is_some_and(|value| !value.is_empty()));
     for (name, value) in SETTINGS {
-        let choice = Choice {
+        let choice = Combination {
             names: vec![name.to_string()],
             groups: vec!["allocator"],
             variant: Variant { settings: vec![(ALLOCATOR, value.to_string())], ..Variant::default() },
             words: format!("{ALLOCATOR}={value}  # in the environment"),
-            ..Choice::default()
+            ..Combination::default()
         };
         match set {
             Some(set) => left_out.push(VariantRow::refused(choice, format!("{set} is set already"))),
@@ -135,17 +135,17 @@ fn choices(rehearsal: &Rehearsal, trials: &Trials) -> Result<(Vec<Choice>, Vec<V
             let smaller = batch.with(command, now / factor);
             let mut words = format!("{}  # on the command line", batch.text(now / factor));
             choices.push(match accumulation {
-                None => Choice {
+                None => Combination {
                     names: vec![format!("batch-{}", now / factor)],
                     groups: vec![SMALLER],
                     variant: Variant { command: Some(smaller), ..Variant::default() },
                     words,
-                    ..Choice::default()
+                    ..Combination::default()
                 },
                 Some(accumulation) => {
                     let steps = accumulation.number(command).unwrap_or(1) * factor;
                     words.insert_str(batch.text(now / factor).len(), &format!(" {}", accumulation.text(steps)));
-                    Choice {
+                    Combination {
                         names: vec![format!("accumulate-{factor}x")],
                         groups: vec!["accumulation"],
                         micro_batches: factor,
@@ -170,11 +170,11 @@ fn choices(rehearsal: &Rehearsal, trials: &Trials) -> Result<(Vec<Choice>, Vec<V
 }
 
 /// Those of `--only`: names, and names joined by + for what is tried together.
-fn only(wanted: &[String], choices: &[Choice], left_out: &[VariantRow]) -> Result<(Vec<Choice>, Vec<VariantRow>)> {
+fn only(wanted: &[String], choices: &[Combination], left_out: &[VariantRow]) -> Result<(Vec<Combination>, Vec<VariantRow>)> {
     let mut sets = Vec::new();
     let mut refused: Vec<VariantRow> = Vec::new();
     'sets: for wanted in wanted {
-        let mut set: Option<Choice> = None;
+        let mut set: Option<Combination> = None;
         for name in wanted.split('+') {
             if let Some(row) = left_out.iter().find(|row| row.techniques[0] == name) {
                 refused.push(row.clone());
@@ -199,15 +199,16 @@ fn only(wanted: &[String], choices: &[Choice], left_out: &[VariantRow]) -> Resul
 /// How many processes this machine has memory for, each of so many bytes, beside what runs on it; at least one.
 fn room_for(bytes: u64) -> usize {
     let number = |text: &str| text.split_whitespace().find_map(|word| word.parse::<u64>().ok());
-    let told = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = told.lines().find(|line| line.starts_with("MemAvailable:")).and_then(number).map_or(u64::MAX, |kib| kib << 10);
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available =
+        memory.lines().find(|line| line.starts_with("MemAvailable:")).and_then(number).map_or(u64::MAX, |kib| kib << 10);
     // A container has a limit of its own.
     let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().as_deref().and_then(number).unwrap_or(u64::MAX);
     usize::try_from(available.min(limit) / bytes.max(1)).unwrap_or(usize::MAX).max(1)
 }
 
 /// A rehearsal each, as many at once as there are cores, and memory for a script that takes what it takes as it is.
-fn try_all(rehearsal: &Rehearsal, base: &MeasuredStep, choices: Vec<Choice>) -> Vec<VariantRow> {
+fn try_all(rehearsal: &Rehearsal, base: &MeasuredStep, choices: Vec<Combination>) -> Vec<VariantRow> {
     let next = AtomicUsize::new(0);
     let rows: Mutex<Vec<(usize, VariantRow)>> = Mutex::new(Vec::new());
     // On a real GPU they would take memory and time of one another.
@@ -242,17 +243,17 @@ fn try_all(rehearsal: &Rehearsal, base: &MeasuredStep, choices: Vec<Choice>) -> 
     rows.into_iter().map(|(_, row)| row).collect()
 }
 
-fn try_one(rehearsal: &Rehearsal, base: &MeasuredStep, choice: Choice) -> VariantRow {
+fn try_one(rehearsal: &Rehearsal, base: &MeasuredStep, choice: Combination) -> VariantRow {
     let variant = Rehearsal { variant: choice.variant.clone(), ..rehearsal.clone() };
     let measured = match measure(&variant, !base.fits) {
         Ok(measured) => measured,
         Err(error) => return VariantRow::refused(choice, format!("{error:#}")),
     };
-    let told = match &measured {
-        Ok(measured) => &measured.told[..],
-        Err(failed) => &failed.told[..],
+    let outcomes = match &measured {
+        Ok(measured) => &measured.outcomes[..],
+        Err(failed) => &failed.outcomes[..],
     };
-    if let Some(no) = told.iter().find(|told| !told.applied) {
+    if let Some(no) = outcomes.iter().find(|outcome| !outcome.applied) {
         let name = if choice.names.len() > 1 { format!("{}: ", no.technique) } else { String::new() };
         let reason = format!("{name}{}", no.reason);
         return VariantRow::refused(choice, reason);
@@ -261,7 +262,7 @@ fn try_one(rehearsal: &Rehearsal, base: &MeasuredStep, choice: Choice) -> Varian
         Ok(measured) => measured,
         Err(failed) => return VariantRow::refused(choice, format!("the script fails with it: {}", failed.why)),
     };
-    let silent = choice.variant.techniques.iter().find(|name| !measured.told.iter().any(|told| told.technique == **name));
+    let silent = choice.variant.techniques.iter().find(|name| !measured.outcomes.iter().any(|outcome| outcome.technique == **name));
     if let Some(silent) = silent.filter(|_| measured.peaks.is_some()) {
         let reason = format!("{silent} found nothing in the script to apply to");
         return VariantRow::refused(choice, reason);
@@ -272,7 +273,7 @@ fn try_one(rehearsal: &Rehearsal, base: &MeasuredStep, choice: Choice) -> Varian
 /// Why a script with a technique did not end well, or what the technique had nothing to do for.
 struct Failed {
     why: String,
-    told: Vec<TechniqueOutcome>,
+    outcomes: Vec<TechniqueOutcome>,
 }
 
 impl fmt::Display for Failed {
@@ -281,7 +282,7 @@ impl fmt::Display for Failed {
     }
 }
 
-fn told(run: &Capture) -> Vec<TechniqueOutcome> {
+fn outcomes(run: &Capture) -> Vec<TechniqueOutcome> {
     run.traces.iter().flat_map(|trace| trace.techniques.clone()).collect()
 }
 
@@ -291,10 +292,10 @@ fn ran_out(run: &Capture) -> bool {
 
 /// A technique that has nothing to do ends the script, often before it used the GPU.
 fn nothing_to_do(run: &Capture) -> Option<Failed> {
-    let told = told(run);
+    let outcomes = outcomes(run);
     // As it is, the script ends well: an exception is the technique's, whatever it said before.
     let fails = run.traces.iter().any(|trace| trace.exception.is_some());
-    (!fails && told.iter().any(|told| !told.applied)).then(|| Failed { why: String::new(), told })
+    (!fails && outcomes.iter().any(|outcome| !outcome.applied)).then(|| Failed { why: String::new(), outcomes })
 }
 
 /// On the card, or first on a large one, where it is known that the script as it is does not fit: what is never short of memory asks for the
@@ -336,7 +337,7 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
     let answer = answer(&run)?;
     Ok(match answer.verdict {
         RehearsalVerdict::ScriptFailed | RehearsalVerdict::TimedOut | RehearsalVerdict::Interrupted => {
-            Err(Failed { why: short_failure(&answer, &run), told: Vec::new() })
+            Err(Failed { why: short_failure(&answer, &run), outcomes: Vec::new() })
         }
         verdict => Ok(MeasuredStep {
             peaks: verdict.fits().then_some((answer.peak_reserved, answer.peak_allocated)),
@@ -347,7 +348,7 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
             flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
             host_memory: run.traces.iter().map(|trace| trace.host.resident).sum(),
             pinned: answer.host.map_or(0, |host| host.pinned),
-            told: told(&run),
+            outcomes: outcomes(&run),
             trains: run.traces.iter().any(|trace| trains(&trace.events)),
             gpu: answer.gpu,
             // Of the script as it is.
@@ -358,7 +359,7 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
 
 /// What PyTorch's own meters and a clock said.
 fn on_a_real_gpu(run: &Capture) -> Result<MeasuredStep, Failed> {
-    let told = told(run);
+    let outcomes = outcomes(run);
     // What was seen until memory ran out says nothing of what is needed.
     let ended = run.traces.iter().filter(|_| !ran_out(run));
     let meters = ended.filter_map(|trace| trace.meters.as_ref()).max_by_key(|meters| meters.peak_reserved);
@@ -373,7 +374,7 @@ fn on_a_real_gpu(run: &Capture) -> Result<MeasuredStep, Failed> {
             flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
             host_memory: 0,
             pinned: 0,
-            told,
+            outcomes,
             trains: true,
             gpu: SimulatedGpu { name: gpu.name, memory: gpu.memory, context: gpu.taken, count: 1 },
             unknown: None,
@@ -381,17 +382,17 @@ fn on_a_real_gpu(run: &Capture) -> Result<MeasuredStep, Failed> {
     }
     let exception = run.traces.iter().find_map(|trace| trace.exception.as_ref());
     let why = exception.map(|e| format!("{}: {}", on_one_line(&e.kind), first_line(&e.message)));
-    Err(Failed { why: why.unwrap_or_else(|| "it ended without an optimizer step on the GPU".to_string()), told: Vec::new() })
+    Err(Failed { why: why.unwrap_or_else(|| "it ended without an optimizer step on the GPU".to_string()), outcomes: Vec::new() })
 }
 
 /// Those worth trying together, by what each did alone: what is free, with what changes the result, with what costs compute.
-fn combinations(rows: &[VariantRow]) -> Vec<Choice> {
+fn combinations(rows: &[VariantRow]) -> Vec<Combination> {
     // Where the script's own peak is not known, whatever ran.
     let saves = |row: &&VariantRow| row.saved.map_or(row.peak_reserved.is_some(), |saved| saved > 0);
     let mut useful: Vec<&VariantRow> = rows.iter().filter(saves).collect();
     useful.sort_by_key(|row| row.bytes());
     // The most useful of each group that the set has none of yet.
-    let all = |wanted: &dyn Fn(&VariantRow) -> bool, from: Option<Choice>| {
+    let all = |wanted: &dyn Fn(&VariantRow) -> bool, from: Option<Combination>| {
         useful.iter().filter(|row| wanted(row)).fold(from, |set, row| match set {
             None => Some(row.choice.clone()),
             Some(set) if set.goes_with(&row.choice) => Some(set.and(&row.choice)),
@@ -400,7 +401,7 @@ fn combinations(rows: &[VariantRow]) -> Vec<Choice> {
     };
     let harmless = all(&|row| row.is_free() && row.change.is_empty(), None);
     let at_no_compute = all(&VariantRow::is_free, harmless.clone());
-    let mut sets: Vec<Choice> = Vec::new();
+    let mut sets: Vec<Combination> = Vec::new();
     sets.extend(harmless.clone());
     sets.extend(at_no_compute.clone());
     for costly in useful.iter().filter(|row| !row.is_free()) {
@@ -455,7 +456,7 @@ mod tests {
     use crate::explore::what_if::techniques::{CARDS, OFFLOADING, TRAINED};
 
     fn tried(name: &str, group: &'static str, peak: i64, extra_share: f64, change: &str) -> VariantRow {
-        let choice = Choice { names: vec![name.to_string()], groups: vec![group], ..Choice::default() };
+        let choice = Combination { names: vec![name.to_string()], groups: vec![group], ..Combination::default() };
         VariantRow {
             techniques: choice.names.clone(),
             peak_reserved: Some(peak),
@@ -485,7 +486,10 @@ mod tests {
             tried("channels last", "layout", 104, 0.0, ""),
             tried("fsdp2", CARDS, 97, 0.0, "2 cards"),
             tried("offload", OFFLOADING, 98, 0.0, ""),
-            VariantRow::refused(Choice { names: vec!["8-bit".to_string()], ..Choice::default() }, "not installed".to_string()),
+            VariantRow::refused(
+                Combination { names: vec!["8-bit".to_string()], ..Combination::default() },
+                "not installed".to_string(),
+            ),
         ];
         let names: Vec<String> = combinations(&rows).iter().map(|set| set.names.join("+")).collect();
         assert_eq!(

@@ -86,7 +86,7 @@ __attribute__((visibility("default"))) char* vramlab_dry_open() {
     static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
     vramlab::dry::register_kernels(library);
     vramlab::dry::refuse_shapes_from_values(library);
-    if (auto** const told = static_cast<void (**)(int, const void*)>(dlsym(RTLD_DEFAULT, "vramlab_dry_watch"))) *told = &watch;
+    if (auto** const fields = static_cast<void (**)(int, const void*)>(dlsym(RTLD_DEFAULT, "vramlab_dry_watch"))) *fields = &watch;
     TORCH_CHECK(at::detail::getCUDAHooks().deviceCount() == 1,
                 "somebody has asked libtorch about CUDA already; a simulated GPU must be opened before");
   });
@@ -133,13 +133,13 @@ __attribute__((visibility("default"))) char* vramlab_dry_blocks(void* taker, voi
     for (const auto& segment : allocator()->snapshot().segments) {
       int64_t offset = 0;
       for (const auto& block : segment.blocks) {
-        const int64_t told[6] = {static_cast<int64_t>(segment.address),
+        const int64_t fields[6] = {static_cast<int64_t>(segment.address),
                                  static_cast<int64_t>(segment.total_size),
                                  static_cast<int64_t>(segment.address) + offset,
                                  static_cast<int64_t>(block.size),
                                  block.allocated ? static_cast<int64_t>(block.requested_size) : 0,
                                  segment.is_large};
-        take(taker, told);
+        take(taker, fields);
         offset += static_cast<int64_t>(block.size);
       }
     }

@@ -86,10 +86,10 @@ pub fn workspaces() -> Result<Vec<u64>, NativeError> {
     Ok(found)
 }
 
-extern "C" fn push_address(found: *mut c_void, told: *const i64) {
+extern "C" fn push_address(found: *mut c_void, fields: *const i64) {
     // SAFETY: the vector is that of `workspaces`, and C++ gives one value.
-    let (found, told) = unsafe { (&mut *found.cast::<Vec<u64>>(), *told) };
-    found.push(told as u64);
+    let (found, fields) = unsafe { (&mut *found.cast::<Vec<u64>>(), *fields) };
+    found.push(fields as u64);
 }
 
 /// A piece of a segment of the caching allocator.
@@ -117,9 +117,9 @@ pub fn held_blocks() -> Result<Vec<HeldBlock>, NativeError> {
     Ok(held)
 }
 
-extern "C" fn push_block(held: *mut c_void, told: *const i64) {
+extern "C" fn push_block(held: *mut c_void, fields: *const i64) {
     // SAFETY: the vector is that of `held_blocks`, and C++ gives six values.
-    let (held, told) = unsafe { (&mut *held.cast::<Vec<HeldBlock>>(), &*told.cast::<[i64; 6]>()) };
-    let [segment, segment_bytes, address, bytes, requested, large] = *told;
+    let (held, fields) = unsafe { (&mut *held.cast::<Vec<HeldBlock>>(), &*fields.cast::<[i64; 6]>()) };
+    let [segment, segment_bytes, address, bytes, requested, large] = *fields;
     held.push(HeldBlock { segment: segment as u64, segment_bytes, address: address as u64, bytes, requested, large: large != 0 });
 }
