@@ -1180,7 +1180,7 @@ while True:
     optimizer.step()
     optimizer.zero_grad()
 ";
-    let seen = rehearse(&["--gpu", "h100"], script);
+    let seen = rehearse(&["--gpu", "h200"], script);
     let kernels = seen.json["time"]["kernels"].as_array().unwrap_or_else(|| panic!("{}", seen.error()));
     let seconds = |line: u64, backward: bool| {
         let is_it = |kernel: &&Value| {

@@ -16,7 +16,7 @@ _history = None
 
 def refuse(torch):
     """Why this PyTorch cannot be rehearsed; None where it can."""
-    if not torch.version.cuda and torch.version.hip:
+    if not torch.version.cuda and getattr(torch.version, "hip", None):
         return (
             f"PyTorch {torch.__version__} is built for ROCm, and what is simulated are NVIDIA's cards: rehearse the script in an environment with a CUDA "
             "build (pip install torch --index-url https://download.pytorch.org/whl/cu128), which needs no GPU. Tensors take the same bytes on an AMD "

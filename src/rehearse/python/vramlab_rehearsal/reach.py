@@ -150,7 +150,9 @@ def goes_backward():
 
 
 def size_of(torch, values):
-    """Samples and tokens of what a forward pass is given."""
+    """Samples and tokens of what a forward pass is given; of one that is traced sizes are tensors, whose use would be in the trace."""
+    if torch.jit.is_tracing():
+        return 0, 0
     for value in [inner for value in values for inner in (value.values() if isinstance(value, collections.abc.Mapping) else [value])]:
         if isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape[0]:
             is_text = value.dim() == 2 and not (value.is_floating_point() or value.is_complex() or value.is_nested)
