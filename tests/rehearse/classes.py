@@ -94,7 +94,7 @@ for at in range(0, len(records), 88):
     flops, = struct.unpack_from("<d", records, at + 16)
     operator, = struct.unpack_from("<I", records, at + 68)
     is_pinned = KINDS[records[at]] == "copy" and records[at + 32]
-    row = (names[operator].split(".")[0], KINDS[records[at]], records[at + 86], records[at + 3] & 1, is_pinned)
+    row = (names[operator].split(".")[0], KINDS[records[at]], records[at + 86] & 63, records[at + 3] & 1, is_pinned)
     found[row] = found.get(row, False) or flops > 0
 for (operator, kind, direction, waits, is_pinned), has_flops in sorted(found.items()):
     print(f"class {operator} {kind} {direction}{' flops' * has_flops}{' waits' * waits}{' pinned' * is_pinned}")
