@@ -1,6 +1,5 @@
 //! Claims and published figures as the report shows them, each with its evidence.
 
-use super::guides::guides;
 use super::markup::{Markdown, slug};
 use super::prose::{self, Against};
 use super::recorded::Recorded;
@@ -13,6 +12,53 @@ use serde::Serialize;
 
 /// Of more comparisons than this only the most telling are shown; the data have all.
 const FEW: usize = 8;
+
+/// A guide whose claims are tested.
+pub struct Guide {
+    pub title: &'static str,
+    /// Empty where it is not known.
+    pub address: &'static str,
+}
+
+/// Claims name them by their place here, from 1.
+pub const GUIDES: [Guide; 5] = [
+    Guide { title: "PyTorch 메모리 최적화 기법 (2023)", address: "https://colinch4.github.io/2023-09-07/12-01-30-118535/" },
+    Guide { title: "PyTorch GPU 메모리 관리 (2023)", address: "" },
+    Guide { title: "GPU 메모리·연산 효율 최적화 완전 가이드 (Deep Learning study)", address: "" },
+    Guide { title: "Pytorch에서 memory사용 Guide (Jeong-Minju, 2023)", address: "" },
+    Guide { title: "PyTorch Dataloader pin_memory설정 (손무현, 2024)", address: "" },
+];
+
+/// The numbers of the guides that a claim comes from.
+pub fn guides_of(from: &str) -> impl Iterator<Item = usize> {
+    from.split_whitespace().filter_map(|number| number.parse().ok())
+}
+
+/// The guides that make a claim, as links to the list of guides.
+pub fn guides(from: &str) -> Markdown {
+    let known = guides_of(from).filter(|number| (1..=GUIDES.len()).contains(number));
+    let links = known.map(|number| Markdown::link(&number.to_string(), "guides.md").as_str().to_string());
+    Markdown::trusted(links.collect::<Vec<_>>().join(", "))
+}
+
+/// One claim on one machine, its effect first.
+#[derive(Debug, Clone, Serialize)]
+pub struct VerdictRow {
+    pub effect: String,
+    pub claim: Markdown,
+    pub id: String,
+    pub guides: Markdown,
+    pub machine: String,
+    #[serde(skip)]
+    device: &'static str,
+    pub verdict: String,
+    /// What the user's own results say of the same on a device of this kind.
+    pub yours: Vec<String>,
+    /// Whether the row itself is of the user's own results, because no others are of such a device.
+    pub is_own: bool,
+    /// `confirmed`, `refuted`, ...: what a filter asks for.
+    pub kind: String,
+}
 
 /// A claim with what every machine found.
 #[derive(Debug, Clone, Serialize)]
@@ -267,4 +313,37 @@ fn missing(evidence: &Evidence) -> Vec<String> {
         }
     };
     by_reason.into_iter().map(said).collect()
+}
+
+/// Every claim on every machine that has figures of it.
+pub fn verdicts(runs: &[Recorded]) -> Vec<VerdictRow> {
+    let mut rows: Vec<VerdictRow> = Vec::new();
+    for (id, text) in claims_of(runs) {
+        let of_claim = rows.len();
+        let (others, own): (Vec<&Recorded>, Vec<&Recorded>) = runs.iter().partition(|run| !run.is_own);
+        for run in others.into_iter().chain(own) {
+            for judgement in run.judgements.iter().filter(|j| j.claim.id == id && j.verdict != Verdict::NotMeasured) {
+                let effect = prose::effect_of_all(&run.protocol, &judgement.evidence);
+                let device = prose::platform(judgement.platform);
+                let same = rows[of_claim..].iter_mut().find(|row| run.is_own && row.device == device);
+                if let Some(row) = same {
+                    row.yours.push(format!("{}: {effect}", prose::standing(judgement)));
+                    continue;
+                }
+                rows.push(VerdictRow {
+                    effect,
+                    device,
+                    yours: Vec::new(),
+                    is_own: run.is_own,
+                    claim: Markdown::text(text),
+                    id: slug(id),
+                    guides: guides(&judgement.claim.from),
+                    machine: prose::whose(judgement.platform, &run.machine),
+                    verdict: prose::standing(judgement),
+                    kind: if judgement.carries { judgement.verdict.to_string() } else { "informational".to_string() },
+                });
+            }
+        }
+    }
+    rows
 }

@@ -1,11 +1,9 @@
 //! What all results say, computed once: sections print it.
 
-use super::claims::{self, ClaimSection, PublishedSection};
+use super::claims::{self, ClaimSection, PublishedSection, VerdictRow};
 use super::effects::Effect;
-use super::machines;
 use super::markup::slug;
-use super::pages::{VerdictRow, verdicts};
-use super::recorded::Recorded;
+use super::recorded::{self, Recorded};
 use record::protocol::{Platform, ShownEffect, SubjectKind};
 
 pub struct Findings<'a> {
@@ -37,7 +35,7 @@ pub struct FoundEffect<'a> {
 
 impl<'a> Findings<'a> {
     pub fn new(recorded: &'a [Recorded]) -> Findings<'a> {
-        let machines = machines::machines(recorded);
+        let machines = recorded::machines(recorded);
         let own = machines.iter().filter(|machine| machine.is_own);
         let own = own.max_by_key(|machine| (!machine.is_prediction(), machine.platform() == Platform::Gpu)).copied();
         let experiments = recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name).map(ExperimentFindings::new).collect();
@@ -55,7 +53,7 @@ impl<'a> ExperimentFindings<'a> {
         let found = |shown: &'a ShownEffect| FoundEffect { shown, memory: of(shown, &shown.memory), time: of(shown, &shown.time) };
         ExperimentFindings {
             runs,
-            verdicts: verdicts(runs),
+            verdicts: claims::verdicts(runs),
             claims: claims::sections(runs),
             published: claims::published_sections(runs),
             effects: first.protocol.subject.shown.iter().map(found).collect(),

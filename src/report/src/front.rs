@@ -1,12 +1,12 @@
 //! The front page: what to do first, every technique in order of what it saves, what the guides' claims come to, and what is not known.
 
 use super::claims::claims_of;
+use super::claims::{GUIDES, VerdictRow, guides_of};
 use super::effects::Effect;
 use super::findings::{Findings, FoundEffect};
-use super::guides::{GUIDES, guides_of};
 use super::ladder::Ladder;
 use super::markup::Markdown;
-use super::pages::{Page, VerdictRow};
+use super::pages::Page;
 use super::plots::PictureLink;
 use super::prose;
 use super::recorded::Recorded;

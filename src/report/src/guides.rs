@@ -8,34 +8,6 @@ use record::judge::Verdict;
 use record::protocol::SubjectKind;
 use serde::Serialize;
 
-/// A guide whose claims are tested.
-pub struct Guide {
-    pub title: &'static str,
-    /// Empty where it is not known.
-    pub address: &'static str,
-}
-
-/// Claims name them by their place here, from 1.
-pub const GUIDES: [Guide; 5] = [
-    Guide { title: "PyTorch 메모리 최적화 기법 (2023)", address: "https://colinch4.github.io/2023-09-07/12-01-30-118535/" },
-    Guide { title: "PyTorch GPU 메모리 관리 (2023)", address: "" },
-    Guide { title: "GPU 메모리·연산 효율 최적화 완전 가이드 (Deep Learning study)", address: "" },
-    Guide { title: "Pytorch에서 memory사용 Guide (Jeong-Minju, 2023)", address: "" },
-    Guide { title: "PyTorch Dataloader pin_memory설정 (손무현, 2024)", address: "" },
-];
-
-/// The numbers of the guides that a claim comes from.
-pub fn guides_of(from: &str) -> impl Iterator<Item = usize> {
-    from.split_whitespace().filter_map(|number| number.parse().ok())
-}
-
-/// The guides that make a claim, as links to the list of guides.
-pub fn guides(from: &str) -> Markdown {
-    let known = guides_of(from).filter(|number| (1..=GUIDES.len()).contains(number));
-    let links = known.map(|number| Markdown::link(&number.to_string(), "guides.md").as_str().to_string());
-    Markdown::trusted(links.collect::<Vec<_>>().join(", "))
-}
-
 /// A claim with what became of it on each machine, for the list of all.
 #[derive(Debug, Serialize)]
 pub struct GuideClaim {

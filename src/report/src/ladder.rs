@@ -1,7 +1,6 @@
 //! What to try when memory runs out: techniques of `--what-if` by what they are against, rehearsed on models of full size as people train them.
 
 use super::markup::Markdown;
-use super::pages::Page;
 use anyhow::{Context, Result, ensure};
 use base::remedies::{REMEDIES, TRAIN_OTHERWISE};
 use base::units::{Bytes, Seconds, percent};
@@ -156,11 +155,10 @@ pub struct Ladder {
 }
 
 impl Ladder {
-    /// Links each technique to the first page that shows it.
-    pub fn link(&mut self, pages: &[Page]) {
+    /// Links each technique to its page, or to none where that is empty.
+    pub fn link(&mut self, page_of: impl Fn(&str) -> String) {
         for place in self.groups.iter_mut().flat_map(|group| &mut group.places) {
-            let shows = |page: &&Page| page.words.blocks.iter().any(|block| block.head.contains(&format!("`{}`", place.name)));
-            place.page = pages.iter().find(shows).map_or(String::new(), |page| page.file.clone());
+            place.page = page_of(&place.name);
         }
     }
 

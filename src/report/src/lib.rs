@@ -191,7 +191,11 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
         pictures.extend(own.into_iter().map(|(_, picture)| picture));
     }
     if let Some(order) = &mut order {
-        order.link(&pages);
+        // To the first page that shows it.
+        order.link(|technique| {
+            let shows = |page: &&Page| page.words.blocks.iter().any(|block| block.head.contains(&format!("`{technique}`")));
+            pages.iter().find(shows).map_or(String::new(), |page| page.file.clone())
+        });
     }
     let shown = pictures.iter().filter(|picture| picture.is_on_front).map(Picture::link).collect();
     let project = results.parent().unwrap_or(Path::new(""));
@@ -227,7 +231,7 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     if let Some(log) = &changelog {
         written.push(("versions.md".to_string(), render("versions", context! { command => Serde(&command), log => Serde(log) })?));
     }
-    let several = |title: &str, lead: &str, kind: SubjectKind, rows: &[pages::VerdictRow], published: &[PublishedLine]| {
+    let several = |title: &str, lead: &str, kind: SubjectKind, rows: &[claims::VerdictRow], published: &[PublishedLine]| {
         let pages = sorted(kind);
         render(
             "several",
@@ -236,7 +240,7 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
             },
         )
     };
-    let checks: Vec<pages::VerdictRow> = self_checks(findings);
+    let checks: Vec<claims::VerdictRow> = self_checks(findings);
     let published = published(findings);
     let lead = "What the lab says of itself: that it computes what PyTorch computes, takes as many bytes, and does not see differences where \
                 there are none. None of this is advice.";
@@ -274,12 +278,12 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
 }
 
 /// The lab's claims about itself that stand among those of techniques, and those of its own experiments.
-fn self_checks(findings: &Findings) -> Vec<pages::VerdictRow> {
+fn self_checks(findings: &Findings) -> Vec<claims::VerdictRow> {
     let others = findings.experiments.iter().filter(|experiment| experiment.kind() != SubjectKind::SelfCheck);
     let about_the_lab =
         others.flat_map(|experiment| experiment.verdicts.iter().filter(|row| experiment.runs[0].is_self_check(&row.id)).cloned());
     // Another kind of device than the check is about neither holds nor breaks it.
-    let checked = |mut row: pages::VerdictRow| {
+    let checked = |mut row: claims::VerdictRow| {
         if row.kind == "informational" {
             (row.effect, row.verdict) = ("–".into(), "? not known yet: about another kind of device".into());
         }

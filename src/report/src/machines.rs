@@ -31,12 +31,6 @@ pub struct SetupRow {
     experiments: String,
 }
 
-/// One record of each machine, those that measure before those that predict.
-pub fn machines(recorded: &[Recorded]) -> Vec<&Recorded> {
-    let by_name: BTreeMap<_, &Recorded> = recorded.iter().map(|r| ((r.platform(), &r.machine), r)).collect();
-    by_name.into_values().collect()
-}
-
 /// A claim with its verdicts, machine by machine.
 #[derive(Debug, Serialize)]
 pub struct ClaimRow {

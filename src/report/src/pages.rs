@@ -1,10 +1,9 @@
 //! The page of one experiment: what to do, the picture, when it fails, one table, caveats; then, folded, rules, evidence and protocol.
 
-use super::claims::{self, ClaimSection, PublishedSection};
+use super::claims::{self, ClaimSection, PublishedSection, VerdictRow};
 use super::data;
 use super::effects::{Effect, compared};
 use super::findings::ExperimentFindings;
-use super::guides::guides;
 use super::markup::{Markdown, slug};
 use super::plots::PictureLink;
 use super::prose;
@@ -13,7 +12,6 @@ use super::recorded::Recorded;
 use super::tables;
 use super::words::PageWords;
 use base::units::percent;
-use record::judge::Verdict;
 use record::protocol::{Metric, PEAK, Pass, PlainCell, SubjectKind, TIME};
 use serde::Serialize;
 
@@ -22,25 +20,6 @@ const ROWS: usize = 14;
 
 /// Levels of a factor that are listed.
 const MOST_LEVELS: usize = 24;
-
-/// One claim on one machine, its effect first.
-#[derive(Debug, Clone, Serialize)]
-pub struct VerdictRow {
-    pub effect: String,
-    pub claim: Markdown,
-    pub id: String,
-    pub guides: Markdown,
-    pub machine: String,
-    #[serde(skip)]
-    device: &'static str,
-    pub verdict: String,
-    /// What the user's own results say of the same on a device of this kind.
-    pub yours: Vec<String>,
-    /// Whether the row itself is of the user's own results, because no others are of such a device.
-    pub is_own: bool,
-    /// `confirmed`, `refuted`, ...: what a filter asks for.
-    pub kind: String,
-}
 
 /// Ratios to a baseline: a row for each configuration, a column for each level of the studied factor.
 #[derive(Debug, PartialEq, Serialize)]
@@ -144,39 +123,6 @@ fn headlines(findings: &ExperimentFindings, is_unedited: bool) -> Vec<String> {
         })
     };
     lines(false).filter(|_| is_unedited).chain(lines(true)).collect()
-}
-
-/// Every claim on every machine that has figures of it.
-pub fn verdicts(runs: &[Recorded]) -> Vec<VerdictRow> {
-    let mut rows: Vec<VerdictRow> = Vec::new();
-    for (id, text) in claims::claims_of(runs) {
-        let of_claim = rows.len();
-        let (others, own): (Vec<&Recorded>, Vec<&Recorded>) = runs.iter().partition(|run| !run.is_own);
-        for run in others.into_iter().chain(own) {
-            for judgement in run.judgements.iter().filter(|j| j.claim.id == id && j.verdict != Verdict::NotMeasured) {
-                let effect = prose::effect_of_all(&run.protocol, &judgement.evidence);
-                let device = prose::platform(judgement.platform);
-                let same = rows[of_claim..].iter_mut().find(|row| run.is_own && row.device == device);
-                if let Some(row) = same {
-                    row.yours.push(format!("{}: {effect}", prose::standing(judgement)));
-                    continue;
-                }
-                rows.push(VerdictRow {
-                    effect,
-                    device,
-                    yours: Vec::new(),
-                    is_own: run.is_own,
-                    claim: Markdown::text(text),
-                    id: slug(id),
-                    guides: guides(&judgement.claim.from),
-                    machine: prose::whose(judgement.platform, &run.machine),
-                    verdict: prose::standing(judgement),
-                    kind: if judgement.carries { judgement.verdict.to_string() } else { "informational".to_string() },
-                });
-            }
-        }
-    }
-    rows
 }
 
 /// The ratios of a machine's first metric in bytes, and of its times.

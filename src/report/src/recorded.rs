@@ -245,3 +245,9 @@ fn folders_in(dir: &Path) -> Result<Vec<PathBuf>> {
     found.sort();
     Ok(found)
 }
+
+/// One record of each machine, those that measure before those that predict.
+pub fn machines(recorded: &[Recorded]) -> Vec<&Recorded> {
+    let by_name: BTreeMap<_, &Recorded> = recorded.iter().map(|r| ((r.platform(), &r.machine), r)).collect();
+    by_name.into_values().collect()
+}
