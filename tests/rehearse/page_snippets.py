@@ -6,7 +6,7 @@ import tempfile
 import types
 from pathlib import Path
 
-import as_written
+import step as as_written
 import torch
 import torch.distributed
 from torch.utils.data import DataLoader, TensorDataset

@@ -209,8 +209,9 @@ fn the_lines_of_every_page_run() {
     let pages: Vec<String> = pages.filter(has_lines).map(|path| path.to_str().unwrap().to_string()).collect();
     let scene = Scene::new(&std::fs::read_to_string(common::root().join("tests/rehearse/page_snippets.py")).unwrap());
     let arguments: Vec<&str> = pages.iter().map(String::as_str).collect();
-    let shared = common::root().join("experiments/python");
-    let path = Some(("PYTHONPATH", shared.to_str().unwrap()));
+    let paths = ["python", "as_written"].map(|name| common::root().join("experiments").join(name));
+    let paths = std::env::join_paths(paths).unwrap();
+    let path = Some(("PYTHONPATH", paths.to_str().unwrap()));
     let (output, _) = scene.run_with(path, &["rehearse", "--gpu", "8GiB", "--steps", "all"], &arguments);
     let ran = said(&output).lines().find_map(|line| line.strip_suffix(" snippets ran")?.parse::<usize>().ok());
     assert!(output.status.success() && ran.is_some_and(|ran| ran >= pages.len() && ran > 15), "{ran:?}: {}", said(&output));
@@ -342,8 +343,13 @@ fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
         let row = row(&rows, &[name]);
         let line = format!("{name} {} {}", row["peak_allocated"], row["peak_reserved"]);
         assert!(printed.lines().any(|printed| printed == line), "{line}: {printed}");
-        // The step itself, with all its state, reserves here as much as the backward pass does without.
-        let figure = if ["offload-optimizer", "muon"].contains(&name) { "peak_allocated" } else { "peak_reserved" };
+        let figure = match name {
+            // The step itself, with all its state, reserves here as much as the backward pass does without.
+            "offload-optimizer" | "muon" => "peak_allocated",
+            // What waits for its copy on a second stream is no memory for others yet, where there is more.
+            "offload-activations" => "needs_at_least",
+            _ => "peak_reserved",
+        };
         assert!(row[figure].as_i64() < self::row(&rows, &[])[figure].as_i64(), "{row}");
     }
     let saved = |name: &str| row(&rows, &[name])["saved"].as_i64();
