@@ -227,7 +227,8 @@ fn whatever_fails_of_ours_the_script_sees_nothing_of_it() {
         "distributed.checkpoint",
     ];
     missing.retain(|name| !elsewhere.iter().any(|part| name.contains(part)));
-    // Those that others call which failed themselves.
+    // Those that others call which failed themselves, and what makes the script's clocks.
+    let all = ["--steps", "all", "--clock"];
     while !missing.is_empty() {
         let named = missing.iter().cloned().collect::<Vec<String>>().join("|");
         let (printed_here, .., said_here, answer_here) = run(Some(&named), &all);

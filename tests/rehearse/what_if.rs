@@ -494,17 +494,17 @@ fn lines_call_the_model_what_the_script_calls_it_and_a_technique_that_fails_says
     // To compile takes longest, and has tests of its own.
     let (output, rows) = scene.run(&["rehearse", "--gpu", "720MiB", "--what-if", "--eager"], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    let reserved = |row: &Value| row["peak_reserved"].as_i64().unwrap();
+    let needs = |row: &Value| row["needs_at_least"].as_i64().unwrap();
     let as_it_is = row(&rows, &[]);
     assert_eq!(as_it_is["fits"], false, "{as_it_is}");
     let together: Vec<&Value> =
         rows.as_array().unwrap().iter().filter(|row| row["techniques"].as_array().unwrap().len() > 2).collect();
     assert!(!together.is_empty(), "{rows}");
     for combined in together {
-        assert!(combined["reason"].is_null() && reserved(combined) < reserved(as_it_is), "{combined}");
+        assert!(combined["reason"].is_null() && needs(combined) < needs(as_it_is), "{combined}");
         for name in combined["techniques"].as_array().unwrap() {
             let alone = row(&rows, &[name.as_str().unwrap()]);
-            assert!(reserved(alone) < reserved(as_it_is), "{alone} is of no use, and in {combined}");
+            assert!(needs(alone) < needs(as_it_is), "{alone} is of no use, and in {combined}");
             assert!(combined["snippet"].as_str().unwrap().contains(alone["snippet"].as_str().unwrap()), "{combined} {alone}");
         }
     }

@@ -26,7 +26,7 @@ def largest(path):
     less, more = request["numbers"]
 
     def fits(number):
-        sizes = [max(before + (after - before) * (number - less) // (more - less), 1) for before, after in told["sizes"]]
+        sizes = [max(before + (after - before) * (number - less) // (more - less), 1) for before, after in request["sizes"]]
         return course.reserved(sizes) is not None
 
     _write(path, _last(request["low"], request["high"], fits))
