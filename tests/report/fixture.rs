@@ -273,7 +273,7 @@ pub fn checkpointing() -> PlainProtocol {
 /// One sentence that holds, one whose bound the figures break, one whose figures no machine has, and one that is only a condition.
 const INPLACE_PAGE: &str = "works where nothing is recorded\n\nIt saves {cpu requested_peak form=inplace: at most -1 %} & <b>more</b>.\n\n\
     ```python\nx = torch.relu_(x)\ny = x  # the same\n```\n\n## When it does not help\n\n- Where autograd needs it. \
-    {? claim inplace-autograd: depends|confirmed|refuted|not decided}\n- It costs {cpu requested_peak form=clone: at least 9x} with GPT-2 halved by {rehearsed halving memory gpt2: at most -10 %}.\n\
+    {? claim inplace-autograd: depends|confirmed|refuted|not decided}\n- It costs {cpu requested_peak form=clone: at least 9x} with GPT-2 halved by {rehearsed checkpoint-every memory gpt2: at most -10 %}.\n\
     - Nobody has {rehearsed nowhere memory: at most -1 %}.\n\n![peak]\n";
 
 pub fn inplace() -> PlainProtocol {
