@@ -499,9 +499,10 @@ fn lines_call_the_model_what_the_script_calls_it_and_a_technique_that_fails_says
     assert_eq!(as_it_is["fits"], false, "{as_it_is}");
     let together: Vec<&Value> =
         rows.as_array().unwrap().iter().filter(|row| row["techniques"].as_array().unwrap().len() > 2).collect();
-    assert!(!together.is_empty(), "{rows}");
+    // Two that help alone may be in each other's way.
+    assert!(together.iter().any(|combined| needs(combined) < needs(as_it_is)), "{rows}");
     for combined in together {
-        assert!(combined["reason"].is_null() && needs(combined) < needs(as_it_is), "{combined}");
+        assert!(combined["reason"].is_null(), "{combined}");
         for name in combined["techniques"].as_array().unwrap() {
             let alone = row(&rows, &[name.as_str().unwrap()]);
             assert!(needs(alone) < needs(as_it_is), "{alone} is of no use, and in {combined}");
