@@ -279,7 +279,11 @@ pub fn largest(rehearsal: &Rehearsal, courses: &[(u64, AllocationTrace)], low: u
     if sizes.iter().all(|(with_less, with_more)| with_less == with_more) {
         return None;
     }
-    one.asked(rehearsal, "largest", &LargestRequest { course: one.request(), numbers, sizes, low, high }).ok()
+    let asked = one.asked(rehearsal, "largest", &LargestRequest { course: one.request(), numbers, sizes, low, high });
+    let says = |why: &anyhow::Error| {
+        (rehearsal.progress)(&format!("PyTorch's allocator could not be asked, so it takes more rehearsals: {why:#}"))
+    };
+    asked.inspect_err(says).ok()
 }
 
 #[cfg(test)]
