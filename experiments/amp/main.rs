@@ -54,7 +54,6 @@ pub fn protocol() -> Protocol {
         .grid(learning::grid())
         .grid(scaler::grid())
         .shows(Shown::new("bf16 autocast", "Large activations; a GPU with tensor cores").at(Computed::AmpBf16).memory(PEAK).time(TIME))
-        .in_what_if()
         .threat(
             "Gradients are compared with batch norms that normalise by their running statistics: with a batch's own, ResNet-50's at its random \
              start is another one in bf16.",

@@ -39,7 +39,6 @@ pub fn protocol() -> Protocol {
         .shows(
             Shown::new("`scaled_dot_product_attention`", "Sequences of 1,000 tokens and more").at(How::Sdpa).memory(STEP_PEAK).time(TIME),
         )
-        .in_what_if()
         .threat("One layer's attention alone, one sequence. In a model projections and the MLP keep memory that is linear in tokens beside it.")
         .threat("The kernel is what PyTorch 2.11 chooses for the simulated card; another card or version may choose another.")
         .threat("On a CPU other kernels run than on a GPU, and explicit attention of fp32 keeps twice the bytes of half precision.")

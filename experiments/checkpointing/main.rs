@@ -38,7 +38,6 @@ pub fn protocol() -> Protocol {
         .grid(budget::grid())
         .grid(gradients::grid())
         .shows(Shown::new("Checkpoint every block", "Deep models").at(Policy::EveryBlock).memory(PEAK).time(TIME))
-        .in_what_if()
         .threat("Blocks are equal; a model whose blocks differ wants its segments chosen by bytes, not by number.")
         .threat("Checkpointing here is reentrant and saves the random state of each segment (5 kB of CPU memory), as PyTorch's default does.")
         .threat("The last segment is checkpointed like the others; leaving it out would save its recomputation.")

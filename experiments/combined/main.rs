@@ -50,7 +50,6 @@ pub fn protocol() -> Protocol {
         .grid(factorial::grid())
         .grid(budget::grid())
         .shows(Shown::new("Autocast, accumulate, checkpoint", "One technique is not enough").at(With::All).memory(PEAK).time(TIME))
-        .in_what_if()
         .threat("Dropout is off, so that gradients can be compared across precisions.")
         .threat(
             "Gradients are compared with batch norms that normalise by their running statistics. With a batch's own, micro-batches and \

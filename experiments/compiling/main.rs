@@ -70,7 +70,6 @@ pub fn protocol() -> Protocol {
         )
         .grid(grid())
         .shows(Shown::new("`torch.compile`", "Many small operators; the first steps may take minutes").at(Way::Compiled).memory(RESERVED))
-        .in_what_if()
         .threat(
             "GPT-2's rows in fp32, but for the budget of 0.3, had been seen once, in a trial of the script, when the thresholds were set; of the \
              other models, and of any in bfloat16, no row had been.",

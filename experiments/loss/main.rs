@@ -47,7 +47,6 @@ pub fn protocol() -> Protocol {
         .grid(gpt2::grid())
         .shows(Shown::new("Fused head and loss", "Language models with a large vocabulary").at(How::Fused).memory(PEAK).time(TIME))
         .shows(Shown::new("Chunked loss", "Language models with a large vocabulary").at(How::Chunked).memory(PEAK).time(TIME))
-        .in_what_if()
         .threat("Chunks are recomputed by checkpointing. Liger-Kernel and Cut Your Losses compute gradients in the forward pass or in one kernel, and are faster.")
         .threat("Targets are random, and the loss is that of a model at its start. Bytes and time do not depend on it.")
         .threat("The time of a CPU, whose products take a larger share of the step than on a GPU: the head's second product weighs more here.")

@@ -43,7 +43,6 @@ pub fn protocol() -> Protocol {
                 .at(Keeps::EverySecondProduct)
                 .memory(PEAK),
         )
-        .in_what_if()
         .threat("Llama trains in bfloat16 without a copy in fp32, with AdamW's state in bfloat16, so that it fits 24 GiB.")
         .threat("FLOPs are those of matrix products, convolutions and attention, as PyTorch's counter has them; what else runs again costs bandwidth, not FLOPs.")
 }

@@ -3,7 +3,7 @@
     estimate.py [--fakegpu CLONE]     runs each calculator that is installed on each model, and writes the table
     estimate.py PROGRAM [CALCULATOR]  what they say of one
 
-What they have said is kept in target/calculators.json, and not asked again as long as that is there.
+What they have said is kept in answers.json beside this file, and not asked again as long as that is there.
 
 Each is called as its documentation says, with the model, the batch, the precision and the optimizer of the program as far as it takes them. FakeGPU is
 no package: CLONE is of github.com/FanBB2333/FakeGPU. Needs transformers, timm and torchvision; no GPU.
@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORDS, PAGE, ANSWERS = ROOT / "records/gpus", ROOT / "docs/calculators.md", ROOT / "target/calculators.json"
+RECORDS, PAGE, ANSWERS = ROOT / "records/gpus", ROOT / "docs/calculators.md", Path(__file__).with_name("answers.json")
 LLAMA = dict(hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8, vocab_size=128256,
              tie_word_embeddings=True, max_position_embeddings=4096)  # fmt: skip
 #: Of each program the optimizer, the type of its weights, and that of autocast.

@@ -71,12 +71,6 @@ impl Protocol {
         self
     }
 
-    /// That `rehearse --what-if` tries the technique, too.
-    pub fn in_what_if(mut self) -> Protocol {
-        self.subject.in_what_if = true;
-        self
-    }
-
     /// A threat to validity.
     pub fn threat(mut self, threat: &'static str) -> Protocol {
         self.threats.push(threat);

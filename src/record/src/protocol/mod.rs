@@ -73,8 +73,6 @@ pub struct Subject {
     pub kind: SubjectKind,
     /// The effects that stand for it on the front page.
     pub shown: Vec<ShownEffect>,
-    /// Whether `rehearse --what-if` tries it, too.
-    pub in_what_if: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

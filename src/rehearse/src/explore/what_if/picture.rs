@@ -9,7 +9,7 @@ use chart::{Bar, Head, WIDE, bars};
 /// An SVG document of the rows that were measured, in their order.
 pub fn draw(rows: &[VariantRow], base: &MeasuredStep) -> Result<String> {
     let bar = |row: &VariantRow| {
-        let bytes = row.peak_reserved?.unsigned_abs();
+        let bytes = row.bytes()?.unsigned_abs();
         let more = match row.seconds {
             Some(seconds) => format!(", {}", Seconds(seconds)),
             None if row.predicted_seconds.is_some() => {
@@ -22,9 +22,12 @@ pub fn draw(rows: &[VariantRow], base: &MeasuredStep) -> Result<String> {
         Some(Bar { name: row.name(), bytes, figures, look: usize::from(row.techniques.is_empty()), is_hatched: !row.fits })
     };
     let gpu = &base.gpu;
-    // What the allocator can have of the card.
-    let room = (gpu.memory - gpu.context).unsigned_abs();
-    let below = format!("Most memory that PyTorch reserves; the line is what {} has for it, hatched bars do not fit.", gpu.name);
+    // A real GPU's meters know what is reserved, of what the context leaves of the card.
+    let (what, room) = match base.needs {
+        Some(_) => ("The least GPU memory on which it runs; the line is", gpu.memory),
+        None => ("Most memory that PyTorch reserves; the line is what is left for it of", gpu.memory - gpu.context),
+    };
+    let below = format!("{what} {}, hatched bars do not fit.", gpu.name);
     let head = Head::new(&recommendation(base, rows), &below, WIDE);
-    bars(&head, &rows.iter().filter_map(bar).collect::<Vec<Bar>>(), Some(room))
+    bars(&head, &rows.iter().filter_map(bar).collect::<Vec<Bar>>(), Some(room.unsigned_abs()))
 }

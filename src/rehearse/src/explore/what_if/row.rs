@@ -48,8 +48,36 @@ impl Combination {
     }
 }
 
-/// The heaviest first.
-pub type Burdens = [bool; 5];
+/// What a variant asks for that its price does not show, the heaviest first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Burdens {
+    pub trains_otherwise: bool,
+    pub more_cards: bool,
+    pub other_numbers: bool,
+    /// Where the price is a count of operations, which are not what takes the time.
+    pub traffic: bool,
+    pub compiler: bool,
+}
+
+impl Burdens {
+    /// Whether it has none that the other lacks.
+    pub fn are_within(self, other: Burdens) -> bool {
+        let named = |of: Burdens| [of.trains_otherwise, of.more_cards, of.other_numbers, of.traffic, of.compiler];
+        named(self).iter().zip(named(other)).all(|(own, other)| *own <= other)
+    }
+}
+
+/// Cheapest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cost {
+    burdens: Burdens,
+    /// Little time, or little to compute.
+    price: i64,
+    changes_result: bool,
+    techniques: usize,
+    micro_batches: u64,
+    bytes: i64,
+}
 
 /// What became of a choice.
 #[derive(Debug, Clone, Default, Serialize, schemars::JsonSchema)]
@@ -160,11 +188,15 @@ impl VariantRow {
         self.seconds.is_some() || self.predicted_change.is_some()
     }
 
-    /// What it asks for that its price does not show: another thing trained, more cards, other numbers, and where the price is a count of
-    /// operations, traffic over PCI Express; and a compiler.
     pub fn burdens(&self) -> Burdens {
         let is_in = |group| self.choice.groups.contains(&group);
-        [is_in(TRAINED), is_in(CARDS), is_in(WEIGHTS), self.is_offloading() && !self.is_timed(), is_in(COMPILING)]
+        Burdens {
+            trains_otherwise: is_in(TRAINED),
+            more_cards: is_in(CARDS),
+            other_numbers: is_in(WEIGHTS),
+            traffic: self.is_offloading() && !self.is_timed(),
+            compiler: is_in(COMPILING),
+        }
     }
 
     pub fn is_offloading(&self) -> bool {
@@ -182,12 +214,15 @@ impl VariantRow {
         !costs && self.burdens() == Burdens::default()
     }
 
-    /// Cheapest first: the same thing trained, one card, the same numbers, no traffic, no compiler, little time or little to compute, nothing changed in the
-    /// result, few lines, large micro-batches, few bytes.
-    pub fn cost(&self) -> (Burdens, i64, bool, usize, u64, i64) {
-        let price = if !self.is_timed() && self.is_free() { 0 } else { self.price() };
-        let bytes = self.bytes().unwrap_or(i64::MAX);
-        (self.burdens(), price, !self.change.is_empty(), self.techniques.len(), self.choice.micro_batches, bytes)
+    pub fn cost(&self) -> Cost {
+        Cost {
+            burdens: self.burdens(),
+            price: if !self.is_timed() && self.is_free() { 0 } else { self.price() },
+            changes_result: !self.change.is_empty(),
+            techniques: self.techniques.len(),
+            micro_batches: self.choice.micro_batches,
+            bytes: self.bytes().unwrap_or(i64::MAX),
+        }
     }
 }
 

@@ -441,10 +441,12 @@ fn mark_front(rows: &mut [VariantRow]) {
     for row in rows {
         let Some(peak) = row.bytes() else { continue };
         let (price, techniques, burdens) = (row.price(), row.techniques.len(), row.burdens());
-        let is_lighter = |other: &Burdens| other.iter().zip(burdens).all(|(other, own)| *other <= own);
         row.pareto = !row.is_without_time
             && !points.iter().any(|(p, f, t, b)| {
-                *p <= peak && *f <= price && is_lighter(b) && ((*p, *f) != (peak, price) || *b != burdens || *t < techniques)
+                *p <= peak
+                    && *f <= price
+                    && b.are_within(burdens)
+                    && ((*p, *f) != (peak, price) || *b != burdens || *t < techniques)
             });
     }
 }
