@@ -377,13 +377,10 @@ fn run(options: &RehearseOptions) -> Result<u8> {
     let cards = cards(&options.gpu)?;
     let rehearsals = cards.iter().map(|card| options.rehearsal(&command, *card)).collect::<Result<Vec<Rehearsal>>>()?;
     let [rehearsal, others @ ..] = rehearsals.as_slice() else { bail!("--gpu: name a card") };
+    // What is of one answer.
+    let is_of_one = [&options.out, &options.check, &options.keep, &options.badge].into_iter().any(Option::is_some);
     ensure!(
-        others.is_empty()
-            || (options.out.is_none()
-                && options.check.is_none()
-                && options.keep.is_none()
-                && options.badge.is_none()
-                && !options.what_if),
+        others.is_empty() || !(is_of_one || options.what_if),
         "--gpu: --out, --keep, --badge, --check and --what-if take one GPU"
     );
     // Before a script has run for nothing.
@@ -404,14 +401,7 @@ fn run(options: &RehearseOptions) -> Result<u8> {
         return what_if(options, rehearsal, batch);
     }
     if options.rank == Some(Rank::All) {
-        ensure!(
-            others.is_empty()
-                && options.out.is_none()
-                && options.check.is_none()
-                && options.keep.is_none()
-                && options.badge.is_none(),
-            "--rank all takes one GPU, and no --out, --keep, --badge or --check"
-        );
+        ensure!(others.is_empty() && !is_of_one, "--rank all takes one GPU, and no --out, --keep, --badge or --check");
         return all_ranks(options, rehearsal, options.world_size.unwrap_or(1));
     }
     if !others.is_empty() {
