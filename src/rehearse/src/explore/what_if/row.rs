@@ -69,7 +69,7 @@ impl Burdens {
 
 /// Cheapest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cost {
+pub struct VariantCost {
     burdens: Burdens,
     /// Little time, or little to compute.
     price: i64,
@@ -214,8 +214,8 @@ impl VariantRow {
         !costs && self.burdens() == Burdens::default()
     }
 
-    pub fn cost(&self) -> Cost {
-        Cost {
+    pub fn cost(&self) -> VariantCost {
+        VariantCost {
             burdens: self.burdens(),
             price: if !self.is_timed() && self.is_free() { 0 } else { self.price() },
             changes_result: !self.change.is_empty(),
