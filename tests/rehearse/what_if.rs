@@ -250,6 +250,39 @@ for _ in range(3):
     assert!(peak(offloaded) < 0.7 * peak(as_it_is), "{rows}");
 }
 
+/// A checkpoint that makes a sequence of a model's blocks calls it by itself in the backward pass: it is no further model.
+#[test]
+fn a_sequence_that_is_made_for_a_checkpoint_is_no_model_of_its_own() {
+    let scene = Scene::new(
+        "
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(512, 512), nn.ReLU()) for _ in range(6))
+    def forward(self, x):
+        for first in range(0, 6, 2):
+            x = checkpoint(nn.Sequential(*self.blocks[first:first + 2]), x, use_reentrant=False)
+        return x
+
+model = Model().cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(torch.randn(64, 512, device='cuda')).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+",
+    );
+    let (_, rows) = scene.run(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "bf16-weights,muon"], &[]);
+    let parameters = row(&rows, &[])["peak_allocated"].as_f64();
+    for name in ["bf16-weights", "muon"] {
+        assert!(row(&rows, &[name])["peak_allocated"].as_f64() < parameters, "{name}: {rows}");
+    }
+}
+
 /// Techniques for the loss, for what the forward pass keeps and for the weights, on a model whose loss needs most.
 #[test]
 fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {

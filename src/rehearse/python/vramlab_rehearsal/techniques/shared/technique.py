@@ -101,8 +101,9 @@ class Technique:
 
         def enters(module):
             # Children come inside of their parent's call; a second model (a critic, a teacher) is an outermost one, too.
-            # A loss is one without parameters, and has nothing to say about the model.
-            if module not in seen and next(module.parameters(), None) is not None:
+            # A loss is one without parameters, and has nothing to say about the model; nor has a sequence that is made anew of
+            # a model's blocks, as for a checkpoint, which calls it by itself in the backward pass.
+            if module not in seen and any(part not in seen and part._parameters for part in module.modules()):
                 seen.update(module.modules())
                 self.model = variable_of(module)
                 callback(module)
