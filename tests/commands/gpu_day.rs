@@ -50,3 +50,21 @@ fn an_unknown_task_is_told_which_there_are() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && error.contains("pin_memory") && !Path::new("never-made").exists(), "{error}");
 }
+
+#[test]
+fn the_first_half_hour_holds_what_only_a_gpu_can_tell_and_what_takes_too_long_is_asked_to_stop_with_all_that_it_started() {
+    let checks = r#"
+import subprocess, time, day
+tasks = list(day.DAY)
+assert sum(day.DAY[task] for task in tasks[:tasks.index("events-training-512")]) <= day.HALF_HOUR
+decided = [claim for claims, _ in day.DECIDES.values() for claim in claims]
+missing = {"pin-faster", "pin-larger", "pin-training", "pin-small", "to-device", "amp-faster", "peak-statistics"} - set(decided)
+assert not missing and set(day.DECIDES) == {task[7:] for task in tasks if task.startswith("decide-")}, missing
+begin = time.monotonic()
+assert day.wait(["sh", "-c", "sleep 60 & wait"], begin + 0.2, subprocess.DEVNULL) is None and time.monotonic() < begin + 60
+assert day.wait(["false"], begin + 60, subprocess.DEVNULL) == 1
+"#;
+    let folder = common::root().join("records/gpus");
+    let output = Command::new("python3").args(["-B", "-c", checks]).current_dir(folder).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

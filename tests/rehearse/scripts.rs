@@ -57,44 +57,7 @@ fn command(flags: &[&str], words: &[&str]) -> Rehearsed {
 }
 
 /// What torch.compile brings: repeated blocks, an optimizer, a break in the graph, in place changes of whole numbers.
-const COMPILED: &str = "
-import os, sys, torch
-from torch import nn
-from torch.nn import functional as F
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.up = nn.Linear(256, 1024)
-        self.down = nn.Linear(1024, 256)
-    def forward(self, x):
-        return x + self.down(F.gelu(self.up(x)).square())  # the widest line
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.h = nn.ModuleList(Block() for _ in range(2))
-        self.register_buffer('seen', torch.zeros((), dtype=torch.long))
-    def forward(self, x):
-        self.seen += x.size(0)
-        for block in self.h:
-            x = block(x)
-        return x.square().mean()
-
-model = Net().cuda()
-optimizer = torch.optim.AdamW(model.parameters())
-compiled = torch.compile(model, fullgraph=True)
-step = torch.compile(optimizer.step)
-for _ in range(3):
-    loss = compiled(torch.randn(64, 128, 256, device='cuda'))
-    loss.backward()
-    step()
-    optimizer.zero_grad()
-model.seen.item()
-print('peak', torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
-from torch._dynamo.utils import counters
-print('graphs', counters['stats']['unique_graphs'], 'kept', counters['aot_autograd']['autograd_cache_hit'])
-";
+const COMPILED: &str = include_str!("scripts/compiled.py");
 
 #[test]
 fn a_compiled_script_runs_as_it_is() {
@@ -187,33 +150,7 @@ fn compiled_peaks_are_those_of_a_gpu() {
 fn graphs_of_cuda_are_compiled_and_what_inductor_cannot_runs_eagerly() {
     let seen = rehearse(
         &["--steps", "all", "--world-size", "2", "--rank", "0"],
-        "
-import torch
-model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 256)).cuda()
-torch._inductor.config.coordinate_descent_tuning = True
-replayed = torch.compile(model, mode='reduce-overhead')
-with torch.no_grad():
-    for _ in range(4):
-        replayed(torch.randn(512, 256, device='cuda'))
-# Each block by itself, more of them than Dynamo compiles a function anew: it sees nothing of the hooks.
-class Block(torch.nn.Module):
-    def forward(self, x):
-        return torch.nn.functional.layer_norm(x.sin(), (256,))
-for block in [Block() for _ in range(10)]:
-    torch.compile(block, fullgraph=True)(torch.randn(512, 256, device='cuda'))
-# A graph for each bucket.
-torch.distributed.init_process_group('nccl')
-parts = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(3))).cuda()
-parallel = torch.nn.parallel.DistributedDataParallel(parts, bucket_cap_mb=1)
-torch.compile(parallel)(torch.randn(8192, 1024, device='cuda')).sum().backward()
-print('peak', torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
-from torch._inductor.graph import GraphLowering
-def codegen(self):
-    raise RuntimeError('no code for it')
-GraphLowering.codegen = codegen
-broken = torch.compile(lambda x: x.sin() + 1)
-broken(torch.randn(8, device='cuda'))
-",
+        include_str!("scripts/graphs_of_cuda_are_compiled_and_what_inductor_cannot_runs_eagerly.py"),
     );
     assert!(seen.output.status.success(), "{}", seen.error());
     let peaks = format!("peak {} {}", seen.bytes("peak_allocated"), seen.bytes("peak_reserved"));
@@ -226,21 +163,7 @@ broken(torch.randn(8, device='cuda'))
 }
 
 /// Two linear layers of 1024 x 4096 and back, with AdamW.
-const TRAIN: &str = "
-import torch
-from torch import nn
-model = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)).cuda()
-optimizer = torch.optim.AdamW(model.parameters())
-for step in range(100):
-    x = torch.randn(256, 1024).cuda()
-    loss = (model(x) - x).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    print('step', step, 'loss', loss.item(), flush=True)
-    if step == BREAK: STOP
-print('peak', torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
-";
+const TRAIN: &str = include_str!("scripts/train.py");
 
 fn train(stop: &str) -> String {
     TRAIN.replace("BREAK", if stop.is_empty() { "-1" } else { "1" }).replace("STOP", if stop.is_empty() { "pass" } else { stop })
@@ -308,32 +231,7 @@ kept = [torch.empty(1 << 28, device='cuda') for _ in range(4)]
 
 #[test]
 fn integers_are_real_and_floating_point_is_a_placeholder() {
-    let seen = rehearse(
-        &[],
-        "
-import torch
-ids = torch.tensor([[1, 2, 3, 0, 0], [4, 5, 0, 0, 0]]).cuda()
-mask = ids != 0
-assert mask.sum().item() == 5 and ids[mask].tolist() == [1, 2, 3, 4, 5] and mask.nonzero().shape == (5, 2)
-lengths = mask.sum(-1)
-assert torch.repeat_interleave(torch.arange(2, device='cuda'), lengths).tolist() == [0, 0, 0, 1, 1]
-x = torch.empty(3, dtype=torch.long, device='cuda'); x[0] = 5; x[1:] = torch.tensor([6, 7]).cuda(); x += 1
-assert x.cpu().tolist() == [6, 7, 8] and x.prod().item() == 336
-w = torch.randn(512, 512, device='cuda') @ torch.randn(512, 512, device='cuda')
-assert 1 > w.sum().item() > w.mean().cpu() > float(w.max()) > 0 and w.min() < 1 and torch.isfinite(w).all() and not torch.isnan(w).any() and torch.allclose(w, w + 1)
-assert w[w > 0].shape == (512 * 512,) and w.argmax().item() == 0
-assert (w >= 0).all() and (w >= 0).all(-1).all()
-assert torch.bincount(w.topk(2).indices.flatten(), minlength=512).max() == 2
-part = torch.randn(5, 2048, device='cuda', requires_grad=True)
-torch.randn(2, 5, 2048, device='cuda').masked_scatter(mask.unsqueeze(-1), part).square().sum().backward()
-assert part.grad.shape == (5, 2048)
-optimizer = torch.optim.LBFGS([part], max_iter=20)
-def closure():
-    optimizer.zero_grad(); loss = part.square().sum(); loss.backward(); return loss
-optimizer.step(closure)
-assert len(optimizer.state[part]['old_dirs']) == 19
-",
-    );
+    let seen = rehearse(&[], include_str!("scripts/integers_are_real_and_floating_point_is_a_placeholder.py"));
     assert!(seen.output.status.success(), "{}", seen.error());
     let placeholders = seen.json["processes"][0]["placeholders"].as_array().unwrap();
     assert!(placeholders.iter().any(|value| value["operator"] == "nonzero" && value["line"]["line"] == 12), "{placeholders:?}");
@@ -342,26 +240,7 @@ assert len(optimizer.state[part]['old_dirs']) == 19
 
 #[test]
 fn one_rank_of_many_allocates_what_it_would() {
-    let script = "
-import os, torch, torch.distributed as dist
-from torch import nn
-if WRAP == 'ddp':
-    dist.init_process_group('nccl')
-else:
-    # It makes the default group itself.
-    dist.device_mesh.init_device_mesh('cuda', (4,))
-assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (1, 4, 'nccl')
-model = nn.Sequential(nn.Linear(1024, 1024), nn.Linear(1024, 1024)).cuda()
-if WRAP == 'ddp':
-    model = nn.parallel.DistributedDataParallel(model)
-else:
-    from torch.distributed.fsdp import fully_shard
-    fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(5):
-    model(torch.randn(8, 1024, device='cuda')).sum().backward()
-    optimizer.step()
-";
+    let script = include_str!("scripts/one_rank_of_many_allocates_what_it_would.py");
     let bytes: i64 = 2 * (1024 * 1024 + 1024) * 4;
     for (wrap, state) in [("ddp", 2 * bytes), ("fsdp", 2 * bytes / 4)] {
         let seen = rehearse(&["--world-size", "4", "--rank", "1", "--timeout", "200"], &format!("WRAP = '{wrap}'{script}"));
@@ -417,18 +296,7 @@ for step in range(20):
 /// By an attention mask, or by the id that the embedding has for it; where neither tells, nothing is said.
 #[test]
 fn padding_is_told_where_masks_or_ids_tell_it() {
-    let script = "
-import torch
-from torch import nn
-rows = [torch.cat([torch.randint(1, 100, (length,)), torch.zeros(16 - length, dtype=torch.int64)]) for length in (4, 8, 12, 16) * 2]
-if KNOWN == 'by mask':
-    rows = [{'attention_mask': (row > 0).long(), 'ids': row} for row in rows]
-model = nn.Sequential(nn.Embedding(100, 8, padding_idx=0 if KNOWN == 'by id' else None), nn.Linear(8, 1)).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for batch in torch.utils.data.DataLoader(rows, batch_size=4):
-    model((batch['ids'] if KNOWN == 'by mask' else batch).cuda()).sum().backward()
-    optimizer.step()
-";
+    let script = include_str!("scripts/padding_is_told_where_masks_or_ids_tell_it.py");
     for (known, told) in [("by mask", Some("(by attention_mask)")), ("by id", Some("(by id 0, the")), ("not", None)] {
         let seen = rehearse(&["--steps", "2"], &format!("KNOWN = '{known}'\n{script}"));
         assert!(seen.output.status.success(), "{}", seen.error());
@@ -440,16 +308,7 @@ for batch in torch.utils.data.DataLoader(rows, batch_size=4):
 /// As stages of a pipeline, of which the last has the vocabulary.
 #[test]
 fn of_all_ranks_the_one_that_needs_most_is_named() {
-    let script = "
-import torch, torch.distributed as dist
-dist.init_process_group('nccl')
-rank = dist.get_rank()
-model = torch.nn.Linear(1024, 32768 if rank == dist.get_world_size() - 1 else 1024).cuda()
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for _ in range(3):
-    model(torch.randn(8, 1024, device='cuda')).sum().backward()
-    optimizer.step()
-";
+    let script = include_str!("scripts/of_all_ranks_the_one_that_needs_most_is_named.py");
     let seen = rehearse(&["--world-size", "4", "--rank", "all", "--steps", "1"], script);
     assert!(seen.output.status.success(), "{}", seen.error());
     let ranks: Vec<&Value> = seen.json.as_array().unwrap().iter().map(|answer| &answer["processes"][0]["rank"]).collect();
@@ -458,19 +317,7 @@ for _ in range(3):
     assert!(peaks[0] == peaks[1] && peaks[1] == peaks[2] && peaks[3] > peaks[0] + 128 * (1 << 20), "{peaks:?}");
     assert!(seen.error().contains("Rank 3 needs most"), "{}", seen.error());
     // Stages that ask the one before for their shapes; the fourth of eight is not rehearsed.
-    let pipeline = "
-import torch, torch.distributed as dist
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
-dist.init_process_group('nccl')
-rank, size = dist.get_rank(), dist.get_world_size()
-stage = PipelineStage(torch.nn.Linear(1024, 1024).cuda(), rank, size, torch.device('cuda'))
-schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=torch.nn.functional.mse_loss)
-optimizer = torch.optim.SGD(stage.submod.parameters(), 0.1)
-data = torch.randn(4, 1024, device='cuda')
-for _ in range(2):
-    schedule.step(*([data] if rank == 0 else []), **({'target': data} if rank == size - 1 else {}))
-    optimizer.step()
-";
+    let pipeline = include_str!("scripts/of_all_ranks_the_one_that_needs_most_is_named_pipeline.py");
     let seen = rehearse(&["--world-size", "8", "--rank", "all"], pipeline);
     assert!(seen.output.status.success(), "{}", seen.error());
     let taken = "rank 3 was not rehearsed before: what it sends rank 4 is taken to be what rank 1 sent rank 2";
@@ -479,12 +326,7 @@ for _ in range(2):
         "{}",
         seen.json
     );
-    let fails = "
-import torch, torch.distributed as dist
-dist.init_process_group('nccl')
-torch.ones(1 << 20 if dist.get_rank() else 1 << 24, device='cuda')
-assert dist.get_rank() == 0
-";
+    let fails = include_str!("scripts/of_all_ranks_the_one_that_needs_most_is_named_fails.py");
     let seen = rehearse(&["--world-size", "2", "--rank", "all"], fails);
     assert!(seen.error().contains("Rank 1 did not come to its steps: the answer above is its"), "{}", seen.error());
 }
@@ -530,12 +372,7 @@ fn a_command_that_is_no_rehearsal_is_told_why_in_one_line() {
 
 #[test]
 fn a_large_model_is_left_untouched_on_the_host() {
-    let script = "
-import resource, torch
-model = torch.nn.Linear(16384, 16384).to(torch.bfloat16).cuda()
-model(torch.randn(8, 16384, device='cuda', dtype=torch.bfloat16)).sum().backward()
-print('resident', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-";
+    let script = include_str!("scripts/a_large_model_is_left_untouched_on_the_host.py");
     let seen = rehearse(&["--no-init"], script);
     assert!(seen.output.status.success(), "{}", seen.error());
     let resident = seen.said().split_whitespace().last().unwrap().parse::<i64>().unwrap();
@@ -545,19 +382,7 @@ print('resident', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 #[test]
 fn a_script_gets_pytorchs_own_snapshots() {
-    let script = "
-import torch
-x = torch.empty(1 << 25, device='cuda')
-assert [s['total_size'] for s in torch.cuda.memory._snapshot()['segments']] == [1 << 27]
-torch.cuda.memory._record_memory_history()
-y = torch.empty(1 << 24, device='cuda')
-trace = torch.cuda.memory._snapshot()['device_traces'][0]
-assert trace[0]['action'] == 'segment_alloc', ('from before', trace[0])
-made = [e for e in trace if e['action'] == 'alloc']
-assert len(made) == 1 and made[0]['size'] == 1 << 26 and made[0]['frames'][0]['filename'].endswith('train.py'), made
-torch.cuda.memory._record_memory_history(enabled=None)
-z = torch.empty(1 << 24, device='cuda')
-";
+    let script = include_str!("scripts/a_script_gets_pytorchs_own_snapshots.py");
     let seen = rehearse(&[], script);
     assert!(seen.output.status.success(), "{}", seen.error());
     let lines = seen.json["processes"][0]["peak"]["lines"].as_array().unwrap();
@@ -566,21 +391,7 @@ z = torch.empty(1 << 24, device='cuda')
 
 #[test]
 fn averages_of_weights_that_came_from_the_host_are_no_data() {
-    let script = "
-import copy, torch
-from torch import nn
-model = nn.Linear(1024, 1024, bias=False)
-module, tensor = copy.deepcopy(model).requires_grad_(False).cuda(), model.weight.detach().clone().cuda()
-model, x = model.cuda(), torch.randn(512, 1024).cuda()
-optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(3):
-    model(x).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    with torch.no_grad():
-        module.weight.data.lerp_(model.weight, 0.1)
-        tensor.lerp_(model.weight, 0.1)
-";
+    let script = include_str!("scripts/averages_of_weights_that_came_from_the_host_are_no_data.py");
     let seen = rehearse(&["--gpu", "24GiB"], script);
     let weight = 1024 * 1024 * 4;
     assert_eq!(
@@ -594,14 +405,7 @@ for _ in range(3):
 
 #[test]
 fn memory_that_runs_out_in_the_optimizers_step_counts_what_it_made_as_state() {
-    let script = "
-import torch
-from torch import nn
-model = nn.Sequential(*(nn.Linear(8192, 8192, bias=False, device='cuda') for _ in range(4))).cuda()
-optimizer = torch.optim.AdamW(model.parameters())
-model(torch.randn(1, 8192, device='cuda')).sum().backward()
-optimizer.step()
-";
+    let script = include_str!("scripts/memory_that_runs_out_in_the_optimizers_step_counts_what_it_made_as_state.py");
     // Parameters and gradients are 2 GiB, the state as much again; 3.5 GiB are there.
     let seen = rehearse(&["--gpu", "4GiB"], script);
     assert_eq!(seen.output.status.code(), Some(3), "{}", seen.error());
@@ -621,14 +425,7 @@ fn lines_are_those_outside_of_pytorch() {
         "from torch import nn\nclass Mlp(nn.Linear):\n    def forward(self, x):\n        return super().forward(x).relu()\n",
     )
     .unwrap();
-    let script = "
-import os, sys
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), 'site-packages'))
-import torch
-from models.mlp import Mlp
-model = Mlp(1024, 1024).cuda()
-model(torch.randn(1 << 14, 1024, device='cuda'))
-";
+    let script = include_str!("scripts/lines_are_those_outside_of_pytorch.py");
     let file = folder.path().join("train.py");
     std::fs::write(&file, script).unwrap();
     let seen = command(&[], &[common::python().to_str().unwrap(), file.to_str().unwrap()]);
@@ -755,19 +552,7 @@ fn kernels_of_an_extensions_own_are_told_and_one_that_cannot_run_gets_one_line()
 
 #[test]
 fn triton_kernels_are_not_launched() {
-    let script = "
-import torch, triton, triton.language as tl
-
-@triton.autotune([triton.Config({'BLOCK': 1024}), triton.Config({'BLOCK': 2048})], key=['n'])
-@triton.jit
-def double(x, y, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(y + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
-
-x = torch.ones(1 << 20, device='cuda')
-y = torch.empty_like(x)
-double[lambda meta: (triton.cdiv(x.numel(), meta['BLOCK']),)](x, y, x.numel())
-";
+    let script = include_str!("scripts/triton_kernels_are_not_launched.py");
     let seen = rehearse(&[], script);
     assert!(seen.output.status.success(), "{}", seen.error());
     assert!(seen.error().contains("Triton kernels were not launched"), "{}", seen.error());
@@ -782,22 +567,7 @@ fn no_driver_is_opened_and_nothing_is_written_elsewhere() {
         std::fs::create_dir(at(name)).unwrap();
     }
     // Worker processes, pinned memory, a compiled kernel of the jiterator: whatever could want a driver or a cache.
-    let script = "
-import os, torch
-data = torch.utils.data.TensorDataset(torch.randn(64, 256), torch.randn(64, 256))
-model = torch.nn.Linear(256, 256).cuda()
-optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-for x, y in torch.utils.data.DataLoader(data, batch_size=16, num_workers=2, pin_memory=True):
-    torch.nn.functional.mse_loss(model(x.cuda(non_blocking=True)), y.cuda()).backward()
-    optimizer.step()
-torch.special.bessel_j0(torch.randn(8, device='cuda'))
-names = {line.split(maxsplit=5)[5].strip() for line in open('/proc/self/maps') if len(line.split(maxsplit=5)) > 5}
-drivers = [name for name in names if any(part in name for part in ('libcuda.so', 'libnvidia', 'nvcuvid'))]
-print(len(drivers), 'drivers')
-assert drivers and all(name.startswith(os.environ['VRAMLAB_CACHE']) for name in drivers), drivers
-devices = [os.readlink(f'/proc/self/fd/{fd}') for fd in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{fd}')]
-assert not any('nvidia' in device for device in devices), devices
-";
+    let script = include_str!("scripts/no_driver_is_opened_and_nothing_is_written_elsewhere.py");
     std::fs::write(at("work/train.py"), script).unwrap();
     let output = Command::new(VRAMLAB)
         .args(["rehearse", "--steps", "all", "--", "sh", "-c"])
@@ -919,12 +689,7 @@ fn a_python_that_cannot_be_rehearsed_is_told_what_to_install() {
 
 #[test]
 fn a_convolution_takes_the_workspace_that_cudnn_chooses() {
-    let script = "import torch
-with torch.no_grad():
-    x = torch.empty(32, 64, 56, 56, device='cuda')
-    layer = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False, device='cuda')
-    y = layer(x)
-";
+    let script = include_str!("scripts/a_convolution_takes_the_workspace_that_cudnn_chooses.py");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("conv.py");
     std::fs::write(&file, script).unwrap();
@@ -947,17 +712,7 @@ with torch.no_grad():
 
 #[test]
 fn attentions_backward_takes_the_workspace_that_cudnn_chooses() {
-    let script = "import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-inputs = [torch.randn(4, 16, 1024, 64, device='cuda', dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
-with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-    result = torch.nn.functional.scaled_dot_product_attention(*inputs)
-gradient = torch.ones_like(result)
-torch.cuda.reset_peak_memory_stats()
-before = torch.cuda.memory_allocated()
-result.backward(gradient)
-print('backward', torch.cuda.max_memory_allocated() - before)
-";
+    let script = include_str!("scripts/attentions_backward_takes_the_workspace_that_cudnn_chooses.py");
     let said = rehearse(&["--gpu", "h200", "--steps", "all"], script).said();
     let peak: i64 = said.lines().find_map(|line| line.strip_prefix("backward ")?.parse().ok()).unwrap();
     let (elements, rows) = (4 * 16 * 1024 * 64, 4 * 16 * 1024);
@@ -968,35 +723,7 @@ print('backward', torch.cuda.max_memory_allocated() - before)
 
 #[test]
 fn recurrent_networks_take_what_cudnn_keeps_for_them() {
-    let script = "import torch
-from torch import nn
-requested = lambda: torch.cuda.memory_stats()['requested_bytes.all.current']
-for kind in (nn.LSTM, nn.GRU, nn.RNN):
-    layer, x = kind(512, 512).cuda(), torch.randn(8, 8, 512, device='cuda')
-    before = requested()
-    y, state = layer(x)
-    print(kind.__name__, requested() - before)
-    y.sum().backward()
-    del layer, x, y, state
-for make in (
-    lambda: nn.LSTM(64, 96, num_layers=3, bidirectional=True, dropout=0.3, batch_first=True),
-    lambda: nn.LSTM(64, 512, proj_size=128, bias=False),
-    lambda: nn.GRU(64, 128, num_layers=2),
-    lambda: nn.RNN(64, 300, nonlinearity='relu'),
-):
-    layer = make().cuda()
-    optimizer = torch.optim.AdamW(layer.parameters())
-    x = torch.randn(8, 8, 64, device='cuda')
-    packed = nn.utils.rnn.pack_padded_sequence(x, [8, 7, 6, 5, 4, 3, 2, 1], batch_first=True)
-    layer(x)[0].sum().backward()
-    nn.utils.rnn.pad_packed_sequence(layer(packed)[0])[0].sum().backward()
-    with torch.autocast('cuda'):
-        layer(x)[0].float().sum().backward()
-    optimizer.step()
-    with torch.no_grad():
-        layer.eval()(x)
-print('all')
-";
+    let script = include_str!("scripts/recurrent_networks_take_what_cudnn_keeps_for_them.py");
     let seen = rehearse(&["--gpu", "h100", "--steps", "10"], script);
     assert!(seen.output.status.success() && seen.said().contains("all"), "{}{}", seen.said(), seen.error());
     // The output, the last states and the first, which are zeros, and what cuDNN 9.19 keeps: gates, and an LSTM's cells.
@@ -1046,12 +773,7 @@ fn operators_of_each_library_work_or_say_what_would_have_to_be_known() {
 /// says is left to PyTorch is.
 #[test]
 fn the_table_of_what_is_exact_holds_each_operator_that_the_backend_answers() {
-    let script = "import torch
-torch.zeros(1, device='cuda')
-for name in torch._C._dispatch_get_all_op_names():
-    if 'sim/native/' in torch._C._dispatch_dump(name):
-        print('answered', name)
-";
+    let script = include_str!("scripts/the_table_of_what_is_exact_holds_each_operator_that_the_backend_answers.py");
     let said = rehearse(&["--steps", "all"], script).said();
     let mut answered: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("answered aten::")).collect();
     answered.sort_unstable();
@@ -1079,15 +801,7 @@ for name in torch._C._dispatch_get_all_op_names():
 /// What a library takes for itself is no part of any figure, and the answer says so; where no such library is at work it says nothing.
 #[test]
 fn memory_of_libraries_that_nobody_knows_is_named_with_its_line() {
-    let seen = rehearse(
-        &[],
-        "import torch
-x = (torch.randn(64, 64, device='cuda') + torch.eye(64, device='cuda')).requires_grad_()
-y = torch.linalg.inv(x @ x.mT)
-z = torch.stft(torch.randn(4, 4096, device='cuda'), 256, window=torch.ones(256, device='cuda'), return_complex=True)
-(y.sum() + z.abs().sum()).backward()
-",
-    );
+    let seen = rehearse(&[], include_str!("scripts/memory_of_libraries_that_nobody_knows_is_named_with_its_line.py"));
     assert!(seen.output.status.success(), "{}", seen.error());
     let rows = seen.json["processes"][0]["uncounted"].as_array().unwrap();
     let has = |operator: &str, library: &str, line: i64| {
@@ -1117,19 +831,7 @@ fn an_operator_without_a_kernel_names_itself_the_scripts_line_and_what_would_hav
 }
 
 /// Large products in bf16, one of a size that is odd.
-const TIMED: &str = "
-import torch
-from torch import nn
-model = nn.Sequential(nn.Linear(4096, 8192), nn.GELU(), nn.Linear(8192, 8191)).cuda().bfloat16()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-x = torch.randn(4096, 4096, device='cuda', dtype=torch.bfloat16)
-while True:
-    loss = model(x).float().square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    loss.item()
-";
+const TIMED: &str = include_str!("scripts/timed.py");
 
 #[test]
 fn the_time_of_a_step_is_predicted_by_card() {
@@ -1165,21 +867,7 @@ fn the_time_of_a_step_is_predicted_by_card() {
 
 #[test]
 fn a_convolution_with_a_bias_has_time_both_ways_and_channels_first_pay_for_their_layout() {
-    let script = "
-import torch
-from torch import nn
-first, last = (nn.Conv2d(64, 64, 3, padding=1).cuda().half() for _ in range(2))
-last = last.to(memory_format=torch.channels_last)
-optimizer = torch.optim.SGD([*first.parameters(), *last.parameters()], lr=0.1)
-x = torch.randn(64, 64, 56, 56, device='cuda', dtype=torch.half, requires_grad=True)
-y = x.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
-while True:
-    a = first(x)
-    b = last(y)
-    (a.square().sum() + b.square().sum()).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-";
+    let script = include_str!("scripts/a_convolution_with_a_bias_has_time_both_ways_and_channels_first_pay_for_their_layout.py");
     let seen = rehearse(&["--gpu", "h200"], script);
     let kernels = seen.json["time"]["kernels"].as_array().unwrap_or_else(|| panic!("{}", seen.error()));
     let seconds = |line: u64, backward: bool| {
@@ -1202,16 +890,7 @@ while True:
 
 #[test]
 fn a_step_of_small_kernels_is_bound_by_its_host() {
-    let script = "
-import torch
-model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(200)]).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
-x = torch.randn(4, 8, device='cuda')
-while True:
-    model(x).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-";
+    let script = include_str!("scripts/a_step_of_small_kernels_is_bound_by_its_host.py");
     let seen = rehearse(&["--gpu", "h100", "--host-factor", "2"], script);
     let time = &seen.json["time"];
     assert_eq!(time["bound_by"], "launches", "{}", seen.error());
@@ -1300,28 +979,7 @@ fn the_program_alone_helps_and_says_what_measuring_takes() {
 
 #[test]
 fn a_captured_step_takes_the_time_of_its_kernels_with_each_replay() {
-    let script = "
-import sys, torch
-model = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 1024)).cuda()
-optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-x = torch.randn(8192, 1024, device='cuda')
-def run():
-    model(x).square().mean().backward()
-if 'captured' in sys.argv:
-    with torch.cuda.stream(torch.cuda.Stream()):
-        run()
-    optimizer.zero_grad()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-for step in range(3):
-    if 'captured' in sys.argv:
-        graph.replay()
-    else:
-        optimizer.zero_grad()
-        run()
-    optimizer.step()
-";
+    let script = include_str!("scripts/a_captured_step_takes_the_time_of_its_kernels_with_each_replay.py");
     let command = |words: &[&str]| -> Rehearsed {
         let seen = command(&["--gpu", "a100-80g"], &[&[common::python().to_str().unwrap(), "-c", script], words].concat());
         assert!(seen.output.status.success() && seen.json["steps"] == 3, "{} {}", seen.json["steps"], seen.error());

@@ -1,6 +1,6 @@
 //! `vramlab fit`: the largest batch or context that fits a card.
 
-use super::rehearsal::{cards, failed, print_answer, progress, with_limits, write_json};
+use super::rehearsal::{RunFlags, cards, failed, print_answer, write_json};
 use anyhow::{Result, ensure};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -17,6 +17,9 @@ use std::path::PathBuf;
     after_help = "Exit status: 0 found, 1 the script failed, 2 there was nothing to rehearse, 3 not even 1 fits a GPU."
 )]
 pub struct FitOptions {
+    #[command(flatten)]
+    run: RunFlags,
+
     /// A built-in model instead of a command, as for `vramlab rehearse`
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(preset::MODELS), conflicts_with = "batch")]
     model: Option<String>,
@@ -29,41 +32,13 @@ pub struct FitOptions {
     #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true)]
     context: Option<FlagTemplate>,
 
-    /// A simulated GPU, as for `vramlab rehearse`; several with commas, and `all`
-    #[arg(long, value_name = "NAME|SIZE|all", default_value = "24GiB", value_delimiter = ',')]
-    gpu: Vec<String>,
-
-    /// Stop the script after this many optimizer steps
-    #[arg(long, value_name = "N|all", default_value = "3")]
-    steps: String,
-
     /// Write the answer as JSON to a file, or with - to the standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Let the script change files and upload; else what it writes is held back, and your files stay as they are
-    #[arg(long)]
-    writes: bool,
-
-    /// Make rows in place of data sets that are not there, as for `vramlab rehearse`
-    #[arg(long, value_name = "COLUMNS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
-    fake_data: Option<String>,
-
-    /// Leave new parameters uninitialised, so that large models need little host memory
-    #[arg(long)]
-    no_init: bool,
-
-    /// Turn torch.compile off
-    #[arg(long)]
-    eager: bool,
-
     /// Print nothing but errors
     #[arg(long)]
     quiet: bool,
-
-    /// Stop a rehearsal after this many seconds
-    #[arg(long, value_name = "SECONDS")]
-    timeout: Option<f64>,
 
     /// The command, after --, as in: vramlab fit --batch '--batch-size {}' --gpu rtx-3090 -- python train.py
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
@@ -84,13 +59,8 @@ fn run(options: &FitOptions) -> Result<u8> {
         Some(model) => (preset::command(model, 1, &options.command)?, Some(preset::batch())),
         None => (options.command.clone(), options.batch.clone()),
     };
-    let on_card = |card: &Card| {
-        let mut rehearsal = with_limits(&command, *card, &options.steps, options.timeout)?;
-        (rehearsal.no_init, rehearsal.eager, rehearsal.progress) = (options.no_init, options.eager, progress(options.quiet));
-        (rehearsal.writes, rehearsal.fake_data) = (options.writes, options.fake_data.clone());
-        Ok(rehearsal)
-    };
-    let rehearsals = cards(&options.gpu)?.iter().map(on_card).collect::<Result<Vec<Rehearsal>>>()?;
+    let on_card = |card: &Card| options.run.rehearsal(&command, *card, options.quiet);
+    let rehearsals = cards(&options.run.gpu)?.iter().map(on_card).collect::<Result<Vec<Rehearsal>>>()?;
     let mut fits = Vec::new();
     for (of, template) in [(Dimension::Batch, &batch), (Dimension::Context, &options.context)] {
         if let Some(template) = template {

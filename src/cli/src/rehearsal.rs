@@ -16,6 +16,68 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+/// What is run, and how: flags of `vramlab rehearse` and `vramlab fit`.
+#[derive(Debug, Clone, Args)]
+pub struct RunFlags {
+    /// The simulated GPU: a card as anybody writes it (rtx-4090, "NVIDIA A100-SXM4-80GB", g5.xlarge; vramlab gpus lists them) or a size, such
+    /// as 24GiB; several, with commas, and `all` give a table
+    #[arg(long, value_name = "NAME|SIZE|all", default_value = "24GiB", value_delimiter = ',')]
+    pub gpu: Vec<String>,
+
+    /// Stop the script after this many optimizer steps, or run it to its end with `all`
+    #[arg(long, value_name = "N|all", default_value = "3")]
+    pub steps: String,
+
+    /// Let the script change files and upload; else what it writes is held back, and your files stay as they are
+    #[arg(long)]
+    pub writes: bool,
+
+    /// Make rows in place of data sets that are not there: of the columns that a data set of the hub describes, or of these, such as
+    /// text:string,label:class10,image:image224x224
+    #[arg(long, value_name = "COLUMNS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub fake_data: Option<String>,
+
+    /// Leave new parameters uninitialised, so that large models need little host memory
+    #[arg(long)]
+    pub no_init: bool,
+
+    /// Turn torch.compile off
+    #[arg(long)]
+    pub eager: bool,
+
+    /// Stop the command after this many seconds, and report what was seen
+    #[arg(long, value_name = "SECONDS")]
+    pub timeout: Option<f64>,
+}
+
+/// Where an answer goes: flags of `vramlab rehearse` and `vramlab show`.
+#[derive(Debug, Clone, Args)]
+pub struct Outputs {
+    /// Write the answer as JSON to a file, or with - to the standard output
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Folder for the answer's files
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+
+    /// Write a badge for a README, such as 'fits 12 GB', as SVG
+    #[arg(long, value_name = "FILE")]
+    pub badge: Option<PathBuf>,
+
+    /// Print nothing but errors; the exit status is the answer
+    #[arg(long)]
+    pub quiet: bool,
+
+    /// Compare with an earlier answer of --json, or what --keep kept; exit status 4 where the peak grew
+    #[arg(long, value_name = "FILE")]
+    pub check: Option<PathBuf>,
+
+    /// With --check: how much the peak may grow, such as 64MiB or 2%
+    #[arg(long, value_name = "SIZE|%", default_value = "0%", requires = "check")]
+    pub tolerance: Tolerance,
+}
+
 /// Flags of `vramlab rehearse`.
 #[derive(Debug, Clone, Args)]
 #[command(
@@ -23,10 +85,11 @@ use std::str::FromStr;
     after_help = "Exit status: 0 the script fits the GPU, 3 it does not, 1 the script failed, 2 there was nothing to rehearse or no whole answer, 4 --check: the peak grew, 5 --timeout ended it before enough was seen, 130 Ctrl-C did."
 )]
 pub struct RehearseOptions {
-    /// The simulated GPU: a card as anybody writes it (rtx-4090, "NVIDIA A100-SXM4-80GB", g5.xlarge; vramlab gpus lists them) or a size, such
-    /// as 24GiB; several, with commas, and `all` give a table
-    #[arg(long, value_name = "NAME|SIZE|all", default_value = "24GiB", value_delimiter = ',')]
-    gpu: Vec<String>,
+    #[command(flatten)]
+    run: RunFlags,
+
+    #[command(flatten)]
+    outputs: Outputs,
 
     /// For the predicted time: the target host's time between launches, relative to this host's
     #[arg(long, value_name = "X", default_value = "1")]
@@ -44,24 +107,8 @@ pub struct RehearseOptions {
     #[arg(long, value_name = "FILE")]
     prices: Option<PathBuf>,
 
-    /// Stop the script after this many optimizer steps, or run it to its end with `all`
-    #[arg(long, value_name = "N|all", default_value = "3")]
-    steps: String,
-
-    /// Write the answer as JSON to a file, or with - to the standard output
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-
-    /// Folder for the answer's files
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-
-    /// Let the script change files and upload; else what it writes is held back, and your files stay as they are
-    #[arg(long, conflicts_with = "keep_writes")]
-    writes: bool,
-
     /// Folder for the files that the script wrote, which are held back
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "writes")]
     keep_writes: Option<PathBuf>,
 
     /// GPUs of the simulated machine; one where it is not given, or as many as a launcher starts ranks
@@ -84,37 +131,16 @@ pub struct RehearseOptions {
     #[arg(long)]
     longest: bool,
 
-    /// Make rows in place of data sets that are not there: of the columns that a data set of the hub describes, or of these, such as
-    /// text:string,label:class10,image:image224x224
-    #[arg(long, value_name = "COLUMNS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
-    fake_data: Option<String>,
-
     /// Memory of the target's host, for the warning where a job takes most of it; without it, this machine's
     #[arg(long, value_name = "SIZE")]
     host_memory: Option<Bytes>,
-
-    /// Leave new parameters uninitialised, so that large models need little host memory
-    #[arg(long)]
-    no_init: bool,
-
-    /// Turn torch.compile off
-    #[arg(long)]
-    eager: bool,
 
     /// Have the script's own clocks (time.time, time.perf_counter) advance by predicted time, so that its log shows predicted rates
     #[arg(long, conflicts_with = "device")]
     clock: bool,
 
-    /// Print nothing but errors; the exit status is the answer
-    #[arg(long)]
-    quiet: bool,
-
-    /// Stop the command after this many seconds, and report what was seen
-    #[arg(long, value_name = "SECONDS")]
-    timeout: Option<f64>,
-
     /// Try memory techniques on the script, one by one and together: what each saves and costs, and the lines to write
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["keep", "badge", "check"])]
     what_if: bool,
 
     /// Rehearse a built-in model instead of a command; flags after -- are those of its training, `-- --help` lists them
@@ -141,20 +167,8 @@ pub struct RehearseOptions {
     device: TrialDevice,
 
     /// Keep the whole rehearsal in one file, for `vramlab show FILE`
-    #[arg(long, value_name = "FILE", conflicts_with = "what_if")]
+    #[arg(long, value_name = "FILE")]
     keep: Option<PathBuf>,
-
-    /// Write a badge for a README, such as 'fits 12 GB', as SVG
-    #[arg(long, value_name = "FILE", conflicts_with = "what_if")]
-    badge: Option<PathBuf>,
-
-    /// Compare with an earlier answer of --json, or what --keep kept; exit status 4 where the peak grew
-    #[arg(long, value_name = "FILE", conflicts_with = "what_if")]
-    check: Option<PathBuf>,
-
-    /// With --check: how much the peak may grow, such as 64MiB or 2%
-    #[arg(long, value_name = "SIZE|%", default_value = "0%", requires = "check")]
-    tolerance: Tolerance,
 
     /// The command, after --, as in: vramlab rehearse --gpu rtx-4090 -- python train.py --batch-size 32
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
@@ -243,6 +257,31 @@ pub fn print_answer(json: Option<&Path>, text: &str) {
     }
 }
 
+impl RunFlags {
+    /// Once the flags are seen to be possible, the rehearsal of a command on a card; `quiet` where nobody is told how it goes.
+    pub fn rehearsal(&self, command: &[OsString], card: Card, quiet: bool) -> Result<Rehearsal> {
+        let steps = match self.steps.parse::<u32>() {
+            Ok(steps) if steps > 0 => Some(steps),
+            _ if self.steps == "all" => None,
+            _ => bail!("--steps {}: write a number from 1 on, or all", self.steps),
+        };
+        ensure!(
+            card.memory > card.context,
+            "--gpu {card}: that is {} of memory, and the CUDA context alone takes {}; write a size like 24GiB",
+            Bytes(card.memory),
+            Bytes(card.context)
+        );
+        if let Some(seconds) = self.timeout {
+            ensure!(seconds > 0.0 && seconds < 1e9, "--timeout {seconds}: write a number of seconds greater than 0");
+        }
+        let mut rehearsal = Rehearsal::new(command.to_vec(), card)?;
+        (rehearsal.steps, rehearsal.timeout, rehearsal.clocks) = (steps, self.timeout, rehearse::time::clock);
+        (rehearsal.no_init, rehearsal.eager, rehearsal.progress) = (self.no_init, self.eager, progress(quiet));
+        (rehearsal.writes, rehearsal.fake_data) = (self.writes, self.fake_data.clone());
+        Ok(rehearsal)
+    }
+}
+
 impl RehearseOptions {
     /// Once the flags are seen to be possible, the rehearsal on that card.
     fn rehearsal(&self, command: &[OsString], card: Card) -> Result<Rehearsal> {
@@ -276,15 +315,13 @@ impl RehearseOptions {
             (Some(size), Some(Rank::All)) => Some((0, size)),
             _ => None,
         };
-        let mut rehearsal = with_limits(command, card, &self.steps, self.timeout)?;
+        let mut rehearsal = self.run.rehearsal(command, card, self.outputs.quiet)?;
         (rehearsal.host_factor, rehearsal.gpus, rehearsal.cards, rehearsal.rank) = (self.host_factor, self.gpus, self.cards, rank);
         (rehearsal.lag, rehearsal.clock) = (self.lag, self.clock);
-        (rehearsal.longest, rehearsal.fake_data) = (self.longest, self.fake_data.clone());
-        rehearsal.host_memory = self.host_memory.map(|size| size.0);
-        (rehearsal.no_init, rehearsal.eager, rehearsal.measures) = (self.no_init, self.eager, self.device == TrialDevice::Cuda);
-        (rehearsal.is_silent, rehearsal.progress) = (false, progress(self.quiet));
-        rehearsal.leaves_stdout = self.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
-        (rehearsal.writes, rehearsal.keep_writes) = (self.writes, self.keep_writes.clone());
+        (rehearsal.longest, rehearsal.host_memory) = (self.longest, self.host_memory.map(|size| size.0));
+        (rehearsal.measures, rehearsal.is_silent) = (self.device == TrialDevice::Cuda, false);
+        rehearsal.leaves_stdout = self.outputs.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
+        rehearsal.keep_writes = self.keep_writes.clone();
         Ok(rehearsal)
     }
 
@@ -308,27 +345,6 @@ impl RehearseOptions {
             (None, None) => Ok((self.command.clone(), None)),
         }
     }
-}
-
-/// A rehearsal with the limits that `rehearse` and `fit` take.
-pub fn with_limits(command: &[OsString], card: Card, steps: &str, timeout: Option<f64>) -> Result<Rehearsal> {
-    let steps = match steps.parse::<u32>() {
-        Ok(steps) if steps > 0 => Some(steps),
-        _ if steps == "all" => None,
-        _ => bail!("--steps {steps}: write a number from 1 on, or all"),
-    };
-    ensure!(
-        card.memory > card.context,
-        "--gpu {card}: that is {} of memory, and the CUDA context alone takes {}; write a size like 24GiB",
-        Bytes(card.memory),
-        Bytes(card.context)
-    );
-    if let Some(seconds) = timeout {
-        ensure!(seconds > 0.0 && seconds < 1e9, "--timeout {seconds}: write a number of seconds greater than 0");
-    }
-    let mut rehearsal = Rehearsal::new(command.to_vec(), card)?;
-    (rehearsal.steps, rehearsal.timeout, rehearsal.clocks) = (steps, timeout, rehearse::time::clock);
-    Ok(rehearsal)
 }
 
 /// The word for every card there is.
@@ -374,26 +390,27 @@ fn run(options: &RehearseOptions) -> Result<u8> {
         }
     }
     let (command, batch) = options.resolved()?;
-    let cards = cards(&options.gpu)?;
+    let cards = cards(&options.run.gpu)?;
     let rehearsals = cards.iter().map(|card| options.rehearsal(&command, *card)).collect::<Result<Vec<Rehearsal>>>()?;
     let [rehearsal, others @ ..] = rehearsals.as_slice() else { bail!("--gpu: name a card") };
     // What is of one answer.
-    let is_of_one = [&options.out, &options.check, &options.keep, &options.badge].into_iter().any(Option::is_some);
+    let is_of_one =
+        [&options.outputs.out, &options.outputs.check, &options.keep, &options.outputs.badge].into_iter().any(Option::is_some);
     ensure!(
         others.is_empty() || !(is_of_one || options.what_if),
         "--gpu: --out, --keep, --badge, --check and --what-if take one GPU"
     );
     // Before a script has run for nothing.
-    if let Some(folder) = &options.out {
+    if let Some(folder) = &options.outputs.out {
         let can_write = fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
         can_write.with_context(|| format!("--out {}: files cannot be written there", folder.display()))?;
     }
-    for (flag, file) in [("--json", &options.json), ("--keep", &options.keep), ("--badge", &options.badge)] {
+    for (flag, file) in [("--json", &options.outputs.json), ("--keep", &options.keep), ("--badge", &options.outputs.badge)] {
         if let Some(parent) = file.as_deref().and_then(Path::parent) {
             ensure!(parent.as_os_str().is_empty() || parent.is_dir(), "{flag}: there is no folder {}", parent.display());
         }
     }
-    let earlier = options.check.as_deref().map(Earlier::read).transpose()?;
+    let earlier = options.outputs.check.as_deref().map(Earlier::read).transpose()?;
     if let Some(earlier) = &earlier {
         earlier.is_of(&rehearsal.card.to_string())?;
     }
@@ -411,43 +428,29 @@ fn run(options: &RehearseOptions) -> Result<u8> {
     if let Some(path) = &options.keep {
         found.keep(path)?;
     }
-    let outputs = Outputs {
-        json: options.json.as_deref(),
-        out: options.out.as_deref(),
-        badge: options.badge.as_deref(),
-        quiet: options.quiet,
-    };
-    present(&outputs, &found, earlier.map(|earlier| (earlier, options.tolerance)))
-}
-
-/// Where an answer goes.
-pub struct Outputs<'a> {
-    pub json: Option<&'a Path>,
-    pub out: Option<&'a Path>,
-    pub badge: Option<&'a Path>,
-    pub quiet: bool,
+    present(&options.outputs, &found, earlier)
 }
 
 /// Writes and prints a rehearsal, compares it with an earlier one, and gives the exit status.
-pub fn present(outputs: &Outputs, found: &RehearsalResult, earlier: Option<(Earlier, Tolerance)>) -> Result<u8> {
+pub fn present(outputs: &Outputs, found: &RehearsalResult, earlier: Option<Earlier>) -> Result<u8> {
     let answer = &found.answer;
     // Before anything is printed: whoever reads that may be gone. Where the disk is full, that is said after the answer.
-    let json = outputs.json.map_or(Ok(()), |path| write_json(path, answer));
-    let out = outputs.out.map_or(Ok(()), |folder| files::write(folder, answer, &found.capture.traces));
+    let json = outputs.json.as_deref().map_or(Ok(()), |path| write_json(path, answer));
+    let out = outputs.out.as_deref().map_or(Ok(()), |folder| files::write(folder, answer, &found.capture.traces));
     if !outputs.quiet {
         let terminal = rustix::termios::tcgetwinsize(std::io::stderr()).ok().filter(|size| size.ws_col > 0);
         let text = show::answer(answer);
         eprint!("{}", terminal.map_or_else(|| text.clone(), |size| show::wrapped(&text, size.ws_col.into())));
     }
     json.and(out)?;
-    if let Some(path) = outputs.badge {
+    if let Some(path) = &outputs.badge {
         let text = show::badge(answer).with_context(|| format!("--badge {}: there is no whole answer", path.display()))?;
         files::save(path, |out| Ok(out.write_all(text.as_bytes())?))?;
     }
-    if let Some((earlier, tolerance)) = earlier
+    if let Some(earlier) = earlier
         && (answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit)
     {
-        let (text, grew) = earlier.compare(answer, tolerance);
+        let (text, grew) = earlier.compare(answer, outputs.tolerance);
         if grew || !outputs.quiet {
             eprint!("{text}");
         }
@@ -460,18 +463,22 @@ pub fn present(outputs: &Outputs, found: &RehearsalResult, earlier: Option<(Earl
 
 /// With the least memory that would do, unless nobody reads it.
 fn whole(options: &RehearseOptions, rehearsal: &Rehearsal) -> Result<RehearsalResult> {
-    rehearsal
-        .rehearse(!options.quiet || [&options.json, &options.out, &options.keep, &options.badge].into_iter().any(Option::is_some))
+    rehearsal.rehearse(
+        !options.outputs.quiet
+            || [&options.outputs.json, &options.outputs.out, &options.keep, &options.outputs.badge]
+                .into_iter()
+                .any(Option::is_some),
+    )
 }
 
 /// Tries the techniques, says what came of it, and gives the exit status.
 fn what_if(options: &RehearseOptions, rehearsal: &Rehearsal, batch: Option<BatchFlags>) -> Result<u8> {
     let found = what_if::what_if(rehearsal, &Trials { batch, only: options.only.clone() })?;
-    if let Some(path) = &options.json {
+    if let Some(path) = &options.outputs.json {
         write_json(path, found.rows())?;
     }
     let text = found.text();
-    if let Some(folder) = &options.out {
+    if let Some(folder) = &options.outputs.out {
         fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
         write_json(&folder.join("what-if.json"), found.rows())?;
         for (name, content) in [("what-if.txt", &text), ("what-if.svg", &found.picture()?)] {
@@ -479,8 +486,8 @@ fn what_if(options: &RehearseOptions, rehearsal: &Rehearsal, batch: Option<Batch
             fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;
         }
     }
-    if !options.quiet {
-        print_answer(options.json.as_deref(), &text);
+    if !options.outputs.quiet {
+        print_answer(options.outputs.json.as_deref(), &text);
     }
     Ok(status(if found.fits() { RehearsalVerdict::Fits } else { RehearsalVerdict::DoesNotFit }))
 }
@@ -500,12 +507,12 @@ fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32) -> Res
         (one.rank, one.sent, one.is_silent) = (Some((*rank, size)), Some(sent.path().to_owned()), true);
         answers.push(whole(options, &one)?.answer);
     }
-    if let Some(path) = &options.json {
+    if let Some(path) = &options.outputs.json {
         write_json(path, &answers)?;
     }
     let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
     let most = answers.iter().enumerate().max_by_key(|(_, answer)| (!answer.verdict.fits(), answer.peak_on_device));
-    if let Some((at, answer)) = most.filter(|_| !options.quiet) {
+    if let Some((at, answer)) = most.filter(|_| !options.outputs.quiet) {
         eprint!("{}", show::answer(answer));
         eprint!("{}", show::side_by_side("rank", names.iter().map(String::as_str).zip(&answers)));
         let is_whole = answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit;
@@ -519,7 +526,7 @@ fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32) -> Res
 /// that differ by their size alone share a rehearsal, and with `--gpu all` those of one compute capability do. The exit status is the first
 /// one's that is not 0; with `--gpu all` it is 0 where a card is large enough.
 fn several(options: &RehearseOptions, rehearsals: &[Rehearsal]) -> Result<u8> {
-    let is_all = options.gpu.iter().any(|name| name == ALL);
+    let is_all = options.run.gpu.iter().any(|name| name == ALL);
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (at, one) in rehearsals.iter().enumerate() {
         let is_alike = |group: &&mut Vec<usize>| {
@@ -560,10 +567,10 @@ fn several(options: &RehearseOptions, rehearsals: &[Rehearsal]) -> Result<u8> {
     }
     answers.sort_by_key(|(at, _)| *at);
     let answers: Vec<Answer> = answers.into_iter().map(|(_, answer)| answer).collect();
-    if let Some(path) = &options.json {
+    if let Some(path) = &options.outputs.json {
         write_json(path, &answers)?;
     }
-    if !options.quiet {
+    if !options.outputs.quiet {
         eprint!("{}", show::side_by_side("GPU", answers.iter().map(|answer| (answer.gpu.name.as_str(), answer))));
         for (cards, why) in &left_out {
             let names: Vec<String> = cards.iter().map(Card::to_string).collect();

@@ -4,7 +4,7 @@ use super::rehearsal::{Outputs, failed, present, status, write_json};
 use anyhow::{Result, ensure};
 use base::eprint;
 use clap::Args;
-use rehearse::check::{Earlier, Tolerance};
+use rehearse::check::Earlier;
 use rehearse::snapshot::{self, SnapshotAnswer};
 use rehearse::{RehearsalResult, files};
 use sim::cards::Card;
@@ -18,29 +18,8 @@ pub struct ShowOptions {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Write the answer as JSON to a file, or with - to the standard output
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-
-    /// Folder for the answer's files
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-
-    /// Write a badge for a README, such as 'fits 12 GB', as SVG
-    #[arg(long, value_name = "FILE")]
-    badge: Option<PathBuf>,
-
-    /// Print nothing but errors; the exit status is the answer
-    #[arg(long)]
-    quiet: bool,
-
-    /// Compare with an earlier answer of --json, or what --keep kept; exit status 4 where the peak grew
-    #[arg(long, value_name = "FILE")]
-    check: Option<PathBuf>,
-
-    /// With --check: how much the peak may grow, such as 64MiB or 2%
-    #[arg(long, value_name = "SIZE|%", default_value = "0%", requires = "check")]
-    tolerance: Tolerance,
+    #[command(flatten)]
+    outputs: Outputs,
 
     /// Of a snapshot: the card that it is to fit
     #[arg(long, value_name = "NAME|SIZE")]
@@ -60,30 +39,24 @@ fn run(options: &ShowOptions) -> Result<u8> {
     if snapshot::is_snapshot(&options.file) {
         return of_snapshot(options);
     }
-    let earlier = options.check.as_deref().map(Earlier::read).transpose()?;
+    let earlier = options.outputs.check.as_deref().map(Earlier::read).transpose()?;
     let found = RehearsalResult::open(&options.file)?;
-    let outputs = Outputs {
-        json: options.json.as_deref(),
-        out: options.out.as_deref(),
-        badge: options.badge.as_deref(),
-        quiet: options.quiet,
-    };
-    present(&outputs, &found, earlier.map(|earlier| (earlier, options.tolerance)))
+    present(&options.outputs, &found, earlier)
 }
 
 fn of_snapshot(options: &ShowOptions) -> Result<u8> {
     ensure!(
-        options.check.is_none() && options.badge.is_none(),
+        options.outputs.check.is_none() && options.outputs.badge.is_none(),
         "--check and --badge are for a rehearsal; of two snapshots compare what --json writes, by vramlab diff"
     );
     let found = SnapshotAnswer::open(&options.file, options.gpu, &options.python)?;
-    if let Some(path) = &options.json {
+    if let Some(path) = &options.outputs.json {
         write_json(path, &found.answer)?;
     }
-    if let Some(folder) = &options.out {
+    if let Some(folder) = &options.outputs.out {
         files::write(folder, &found.answer, &found.capture.traces)?;
     }
-    if !options.quiet {
+    if !options.outputs.quiet {
         eprint!("{}", found.text());
     }
     Ok(status(found.answer.verdict))

@@ -226,12 +226,9 @@ fn of_versions(options: &VersionsOptions) -> Result<u8> {
 
 /// What was found, as JSON.
 #[derive(Serialize)]
-struct Bisected {
-    last_good: String,
-    first_bad: String,
-    threshold: i64,
-    rehearsed: usize,
-    skipped: Vec<String>,
+struct Bisected<'a> {
+    #[serde(flatten)]
+    found: &'a FirstBad,
     difference: PeakDiff,
 }
 
@@ -308,14 +305,6 @@ fn told(rehearsing: &Rehearsing, place: &Place, found: &FirstBad, peaks: &Peaks,
     if !found.skipped.is_empty() && !rehearsing.quiet {
         eprint!("vramlab: skipped, so that it may be one of them: {}\n", found.skipped.join(", "));
     }
-    let bisected = Bisected {
-        last_good: found.last_good.clone(),
-        first_bad: found.first_bad.clone(),
-        threshold: found.threshold,
-        rehearsed: found.rehearsed,
-        skipped: found.skipped.clone(),
-        difference,
-    };
-    rehearsing.present(place, "bisect", &bisected, &text)?;
+    rehearsing.present(place, "bisect", &Bisected { found, difference }, &text)?;
     Ok(0)
 }

@@ -76,7 +76,8 @@ fn damaged_traces_are_refused_or_read_as_far_as_they_go() {
 #[test]
 fn damaged_answers_are_refused_or_shown_plainly() {
     let answer = r#"{"gpu":{"name":"rtx-4090"},"peak_allocated":1000000,"peak_reserved":2097152,"processes":[{"torch":"2.11.0",
-        "peak":{"step":2,"phase":"backward","lines":[{"name":"/a/train.py:12","bytes":900000,"blocks":3,"source":"x = f(y)"}]}}]}"#;
+        "peak":{"step":2,"phase":"backward","contents":[{"line":"/a/train.py:12","function":"f","source":"x = f(y)","module":"Net",
+        "category":"activations","operator":"aten::mm","bytes":300000,"blocks":3,"allocated":900000,"made":3}]}}]}"#;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("earlier.json");
     for seed in 0..=how_many(200) {

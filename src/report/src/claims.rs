@@ -1,6 +1,7 @@
 //! Claims and published figures as the report shows them, each with its evidence.
 
 use super::markup::{Markdown, slug};
+use super::plots::grouped;
 use super::prose::{self, Against};
 use super::recorded::Recorded;
 use base::units::counted;
@@ -297,15 +298,8 @@ fn out_of_scope(recorded: &Recorded, evidence: &Evidence) -> String {
 
 /// Cells that gave no figure, by reason.
 fn missing(evidence: &Evidence) -> Vec<String> {
-    let mut by_reason: Vec<(&str, Vec<String>)> = Vec::new();
-    for (cell, reason) in &evidence.missing {
-        let name = format!("`{cell}`");
-        match by_reason.iter_mut().find(|(r, _)| r == reason) {
-            Some((_, cells)) => cells.push(name),
-            None => by_reason.push((reason, vec![name])),
-        }
-    }
-    let said = |(reason, cells): (&str, Vec<String>)| {
+    let by_reason = grouped(evidence.missing.iter().map(|(cell, reason)| (reason, format!("`{cell}`"))));
+    let said = |(reason, cells): (&String, Vec<String>)| {
         let reason = reason.trim_end_matches('.').replace("oom", prose::status(Status::Oom));
         match cells.len() {
             1..=3 => format!("{}: {reason}", cells.join(", ")),

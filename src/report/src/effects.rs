@@ -1,5 +1,6 @@
 //! What a technique does, over all of its cells: how far a figure falls or rises against its baseline.
 
+use super::plots::{distinct, extent};
 use super::prose;
 use super::recorded::Recorded;
 use base::stats::{Interval, median};
@@ -46,8 +47,8 @@ impl Effect {
             is_own: run.is_own,
             label: metric.label.to_string(),
             middle: median(&estimates),
-            low: found.iter().map(|(_, ratio)| ratio.low).fold(f64::INFINITY, f64::min),
-            high: found.iter().map(|(_, ratio)| ratio.high).fold(f64::NEG_INFINITY, f64::max),
+            low: extent(found.iter().map(|(_, ratio)| ratio.low)).0,
+            high: extent(found.iter().map(|(_, ratio)| ratio.high)).1,
             rests_on: rests_on(found.iter().map(|(cell, _)| *cell)),
             measured: cells.iter().filter(|cell| has_figure(cell) && !is_awaited(cell)).count(),
             planned,
@@ -85,15 +86,7 @@ const MOST_NAMED: usize = 20;
 /// The models of some cells, or else what tells them apart.
 pub fn rests_on<'a>(cells: impl Iterator<Item = &'a PlainCell>) -> String {
     let cells: Vec<&PlainCell> = cells.collect();
-    let levels = |factor: &str| {
-        let mut levels: Vec<&str> = Vec::new();
-        for level in cells.iter().filter_map(|cell| cell.get(factor)) {
-            if !levels.contains(&level) {
-                levels.push(level);
-            }
-        }
-        levels
-    };
+    let levels = |factor: &str| distinct(cells.iter().filter_map(|cell| cell.get(factor)));
     let counted = |factor: &str, levels: &[&str]| format!("{} levels of {factor}", levels.len());
     if let Some((factor, found)) = SUBJECTS.iter().map(|factor| (factor, levels(factor))).find(|(_, levels)| !levels.is_empty()) {
         return if found.len() > MOST_NAMED { counted(factor, &found) } else { found.join(", ") };

@@ -5,7 +5,7 @@ use super::data;
 use super::effects::{Effect, compared};
 use super::findings::ExperimentFindings;
 use super::markup::{Markdown, slug};
-use super::plots::PictureLink;
+use super::plots::{PictureLink, distinct, grouped};
 use super::prose;
 use super::rankings::{self, Ranking};
 use super::recorded::Recorded;
@@ -138,19 +138,8 @@ fn pivots(run: &Recorded) -> Vec<Pivot> {
 fn pivots_of(run: &Recorded, metric: &Metric) -> Vec<Pivot> {
     let cells: Vec<PlainCell> = compared(run, "").into_iter().filter(|cell| run.ratio(cell, metric).is_some()).collect();
     let studied_by = |cell: &PlainCell| run.grid_of(cell).map_or("", |grid| grid.studied.as_str());
-    let mut studied: Vec<&str> = Vec::new();
-    for factor in cells.iter().map(studied_by) {
-        if !studied.contains(&factor) {
-            studied.push(factor);
-        }
-    }
-    studied
-        .into_iter()
-        .filter_map(|factor| {
-            let own: Vec<&PlainCell> = cells.iter().filter(|cell| studied_by(cell) == factor).collect();
-            pivot(run, metric, factor, &own)
-        })
-        .collect()
+    let by_factor = grouped(cells.iter().map(|cell| (studied_by(cell), cell)));
+    by_factor.into_iter().filter_map(|(factor, own)| pivot(run, metric, factor, &own)).collect()
 }
 
 fn pivot(run: &Recorded, metric: &Metric, studied: &str, cells: &[&PlainCell]) -> Option<Pivot> {
@@ -159,41 +148,25 @@ fn pivot(run: &Recorded, metric: &Metric, studied: &str, cells: &[&PlainCell]) -
     let varies = |factor: &&str| cells.iter().any(|cell| cell.get(factor) != first.get(factor));
     let others: Vec<&str> =
         run.protocol.factors.iter().map(|f| f.name.as_str()).filter(|name| *name != studied).filter(varies).collect();
-    let mut levels: Vec<&str> = Vec::new();
-    let mut keys: Vec<Vec<String>> = Vec::new();
     let key = |cell: &PlainCell| others.iter().map(|factor| cell.get(factor).unwrap_or("").to_string()).collect::<Vec<_>>();
-    for cell in cells {
-        let level = cell.get(studied)?;
-        if !levels.contains(&level) {
-            levels.push(level);
-        }
-        if !keys.contains(&key(cell)) {
-            keys.push(key(cell));
-        }
-    }
+    let levels = distinct(cells.iter().map(|cell| cell.get(studied)).collect::<Option<Vec<&str>>>()?);
+    let keys = distinct(cells.iter().map(|cell| key(cell)));
     let figure = |wanted: &[String], level: &str| {
         let cell = cells.iter().find(|cell| key(cell) == wanted && cell.get(studied) == Some(level));
         cell.and_then(|cell| run.ratio(cell, metric)).map_or(String::new(), |ratio| percent(ratio.estimate))
     };
-    let columns: Vec<(String, Vec<String>)> =
-        levels.iter().map(|level| ((*level).to_string(), keys.iter().map(|key| figure(key, level)).collect())).collect();
     // Columns that say the same are one, and so are rows.
-    let mut merged: Vec<(String, Vec<String>)> = Vec::new();
-    for (level, figures) in columns {
-        match merged.iter_mut().find(|(_, other)| *other == figures) {
-            Some((levels, _)) => *levels = format!("{levels} = {level}"),
-            None => merged.push((level, figures)),
-        }
-    }
+    let columns = levels.iter().map(|level| (keys.iter().map(|key| figure(key, level)).collect::<Vec<_>>(), *level));
+    let merged = grouped(columns);
     let rows: Vec<Vec<String>> = keys
         .iter()
         .enumerate()
-        .map(|(n, key)| key.iter().cloned().chain(merged.iter().map(|(_, figures)| figures[n].clone())).collect())
+        .map(|(n, key)| key.iter().cloned().chain(merged.iter().map(|(figures, _)| figures[n].clone())).collect())
         .collect();
     let rows = alike_joined(rows, others.len());
     let (whose, what) = (prose::whose(run.platform(), &run.machine), if run.is_prediction() { "predicted " } else { "" });
     let mut head: Vec<String> = others.iter().map(|name| (*name).to_string()).collect();
-    head.extend(merged.iter().map(|(level, _)| format!("{studied} = {level}")));
+    head.extend(merged.iter().map(|(_, levels)| format!("{studied} = {}", levels.join(" = "))));
     Some(Pivot {
         caption: format!("{whose}: {what}{} against {studied} = {}", metric.label, grid.baseline_level()),
         factors: others.len(),
@@ -226,12 +199,7 @@ fn alike_joined(rows: Vec<Vec<String>>, factors: usize) -> Vec<Vec<String>> {
 fn factors(runs: &[Recorded]) -> Vec<FactorRow> {
     let cells: Vec<PlainCell> = runs.iter().flat_map(Recorded::all_cells).collect();
     let factor = |factor: &record::protocol::Factor| {
-        let mut levels: Vec<&str> = Vec::new();
-        for level in cells.iter().filter_map(|cell| cell.get(&factor.name)) {
-            if !levels.contains(&level) {
-                levels.push(level);
-            }
-        }
+        let levels = distinct(cells.iter().filter_map(|cell| cell.get(&factor.name)));
         let explained = |level: &&str| match factor.levels.iter().find(|l| l.name == *level) {
             Some(l) if !l.meaning.is_empty() => format!("{level} ({})", l.meaning),
             _ => (*level).to_string(),

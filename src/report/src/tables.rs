@@ -1,5 +1,6 @@
 //! The figures of an experiment as tables, with what became of the cells that gave none.
 
+use super::plots::grouped;
 use super::prose;
 use super::recorded::Recorded;
 use base::stats::outliers;
@@ -63,20 +64,14 @@ pub fn notes_of(recorded: &Recorded) -> Vec<String> {
 
 /// What was checked before measuring, and how well it held.
 fn checks(recorded: &Recorded, cells: &[PlainCell]) -> Vec<String> {
-    let mut groups: Vec<(&Relation, Vec<&PlainCell>)> = Vec::new();
     let was_checked =
         |cell: &&PlainCell| recorded.outcome(cell, Pass::Check).is_some_and(|(s, _)| matches!(s, Status::Ok | Status::Invalid));
-    for cell in cells.iter().filter(was_checked) {
-        let is_baseline = recorded.grid_of(cell).is_none_or(|grid| grid.baseline_of(cell) == *cell);
-        let Some(relation) = recorded.protocol.check_of(cell).filter(|_| !is_baseline) else {
-            continue;
-        };
-        match groups.iter_mut().find(|(known, _)| *known == relation) {
-            Some((_, group)) => group.push(cell),
-            None => groups.push((relation, vec![cell])),
-        }
-    }
-    groups.into_iter().map(|(relation, group)| check(recorded, relation, &group)).collect()
+    let is_compared = |cell: &&PlainCell| recorded.grid_of(cell).is_some_and(|grid| grid.baseline_of(cell) != **cell);
+    let checked = cells.iter().filter(was_checked).filter(is_compared);
+    grouped(checked.filter_map(|cell| Some((recorded.protocol.check_of(cell)?, cell))))
+        .into_iter()
+        .map(|(relation, group)| check(recorded, relation, &group))
+        .collect()
 }
 
 fn check(recorded: &Recorded, relation: &Relation, cells: &[&PlainCell]) -> String {

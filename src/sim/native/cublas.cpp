@@ -1,5 +1,6 @@
 // A simulated cuBLAS and cuBLASLt for dry processes, beside runtime.cpp: every product succeeds and nothing is computed. PyTorch's own code
 // above it takes the workspaces that it gives to the real one. The functions are those that PyTorch calls.
+#include "answers.h"
 #include "card.h"
 
 #include <cstddef>
@@ -8,26 +9,14 @@
 namespace {
 // What descriptors point to; nobody looks inside.
 char something[64];
-int create(void** made) {
-  *made = something;
-  return 0;
-}
+int create(void** made) { return is(made, something); }
 }  // namespace
 
 extern "C" {
 // PyTorch keeps a workspace for each handle, so no two are the same; it never gives one back.
-int cublasCreate_v2(void** handle) {
-  *handle = new char;
-  return 0;
-}
-int cublasGetPointerMode_v2(void*, int* mode) {
-  *mode = 0;
-  return 0;
-}
-int cublasGetMathMode(void*, int* mode) {
-  *mode = 0;
-  return 0;
-}
+int cublasCreate_v2(void** handle) { return is(handle, new char); }
+int cublasGetPointerMode_v2(void*, int* mode) { return is(mode, 0); }
+int cublasGetMathMode(void*, int* mode) { return is(mode, 0); }
 size_t cublasLtGetVersion() { return 130100; }
 int cublasLtMatmulDescCreate(void** made, int, int) { return create(made); }
 int cublasLtMatrixLayoutCreate(void** made, int, unsigned long long, unsigned long long, long long) { return create(made); }
@@ -49,7 +38,6 @@ int cublasLtMatmul(void*, void*, const void*, const void*, void*, const void*, v
   return cublasSetWorkspace_v2(nullptr, workspace, 0);
 }
 
-#define DONE(name) int name() { return 0; }
 // clang-format off
 DONE(cublasCaxpy_v2) DONE(cublasCcopy_v2) DONE(cublasCdotc_v2) DONE(cublasCdotu_v2) DONE(cublasCgelsBatched) DONE(cublasCgemmBatched)
 DONE(cublasCgemmStridedBatched) DONE(cublasCgemm_v2) DONE(cublasCgemv_v2) DONE(cublasCgeqrfBatched) DONE(cublasCgerc_v2)
@@ -83,5 +71,4 @@ DONE(cublasZrot_v2) DONE(cublasZrotg_v2) DONE(cublasZscal_v2) DONE(cublasZswap_v
 DONE(cublasZsyr2_v2) DONE(cublasZsyr2k_v2) DONE(cublasZsyr_v2) DONE(cublasZsyrk_v2) DONE(cublasZtrmm_v2) DONE(cublasZtrmv_v2)
 DONE(cublasZtrsmBatched) DONE(cublasZtrsm_v2) DONE(cublasZtrsv_v2)
 // clang-format on
-#undef DONE
 }

@@ -1,6 +1,7 @@
 // cuDNN in a dry process, beside runtime.cpp. Since its version 9.8 it chooses algorithms and says what workspace they take without a GPU,
 // where it is told a device's properties in the place of a handle. So PyTorch's own convolutions ask the real cuDNN as ever; what they say of
 // the handle is replaced by the card's properties here, and nothing is executed. Numbers are those of cudnn_graph.h.
+#include "answers.h"
 #include "card.h"
 
 #include <dlfcn.h>
@@ -81,15 +82,15 @@ int vramlab_dry_cudnn() {
 
 int cudnnCreate(void** handle) {
   static char one;
-  *handle = &one;
-  return 0;
+  return is(handle, &one);
 }
-int cudnnDestroy(void*) { return 0; }
-int cudnnSetStream(void*, void*) { return 0; }
-int cudnnGetStream(void*, void** stream) {
-  *stream = nullptr;
-  return 0;
-}
+// What runs; and what PyTorch asks by older functions, which take no workspace.
+// clang-format off
+DONE(cudnnBackendExecute) DONE(cudnnCTCLoss) DONE(cudnnCTCLoss_v8) DONE(cudnnDestroy) DONE(cudnnSetStream)
+DONE(cudnnSpatialTfGridGeneratorBackward) DONE(cudnnSpatialTfGridGeneratorForward) DONE(cudnnSpatialTfSamplerBackward)
+DONE(cudnnSpatialTfSamplerForward)
+// clang-format on
+int cudnnGetStream(void*, void** stream) { return is(stream, nullptr); }
 
 int cudnnBackendSetAttribute(Descriptor descriptor, int attribute, int type, int64_t count, const void* values) {
   if (type == kHandle) {
@@ -102,25 +103,11 @@ int cudnnBackendSetAttribute(Descriptor descriptor, int attribute, int type, int
   return status;
 }
 
-int cudnnBackendExecute(void*, Descriptor, Descriptor) { return 0; }
-
 // ---- what PyTorch asks by older functions, whose descriptors are cuDNN's own -----------------------------------------------------------------
-
-// These take no workspace.
-int cudnnSpatialTfGridGeneratorForward() { return 0; }
-int cudnnSpatialTfGridGeneratorBackward() { return 0; }
-int cudnnSpatialTfSamplerForward() { return 0; }
-int cudnnSpatialTfSamplerBackward() { return 0; }
 
 // Its workspace only cuDNN knows, on a GPU; here it takes none.
 int cudnnGetCTCLossWorkspaceSize(void*, Descriptor, Descriptor, const int*, const int*, const int*, int, Descriptor, size_t* bytes) {
-  *bytes = 0;
-  return 0;
+  return is(bytes, 0);
 }
-int cudnnGetCTCLossWorkspaceSize_v8(void*, int, Descriptor, Descriptor, Descriptor, size_t* bytes) {
-  *bytes = 0;
-  return 0;
-}
-int cudnnCTCLoss() { return 0; }
-int cudnnCTCLoss_v8() { return 0; }
+int cudnnGetCTCLossWorkspaceSize_v8(void*, int, Descriptor, Descriptor, Descriptor, size_t* bytes) { return is(bytes, 0); }
 }

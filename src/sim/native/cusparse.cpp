@@ -1,15 +1,13 @@
 // A simulated cuSPARSE for dry processes, beside runtime.cpp: what has a result of a known size succeeds and computes nothing. PyTorch's own
 // code above it makes its copies and results. What buffer an algorithm takes only cuSPARSE knows, on a GPU; here it takes none. Where the
 // result is sparse itself, values decide its size, and the call is refused.
+#include "answers.h"
+
 #include <cstddef>
 
 namespace {
 // What descriptors point to; nobody looks inside.
 char something[64];
-int create(void** made) {
-  *made = something;
-  return 0;
-}
 // CUSPARSE_STATUS_NOT_SUPPORTED
 constexpr int kRefused = 10;
 }  // namespace
@@ -20,27 +18,15 @@ const char* cusparseGetErrorString(int status) {
   return status == kRefused ? "values decide how many elements the result has, and none are computed" : "there is none";
 }
 
-#define CREATE(name) \
-  int name(void** made) { return create(made); }
-CREATE(cusparseCreate)
-CREATE(cusparseCreateBsrsm2Info)
-CREATE(cusparseCreateBsrsv2Info)
-CREATE(cusparseCreateCoo)
-CREATE(cusparseCreateCsr)
-CREATE(cusparseCreateDnMat)
-CREATE(cusparseCreateDnVec)
-CREATE(cusparseCreateMatDescr)
-CREATE(cusparseSpGEMM_createDescr)
-CREATE(cusparseSpSM_createDescr)
-CREATE(cusparseSpSV_createDescr)
-#undef CREATE
+#define CREATE(name) int name(void** made) { return is(made, something); }
+// clang-format off
+CREATE(cusparseCreate) CREATE(cusparseCreateBsrsm2Info) CREATE(cusparseCreateBsrsv2Info) CREATE(cusparseCreateCoo) CREATE(cusparseCreateCsr)
+CREATE(cusparseCreateDnMat) CREATE(cusparseCreateDnVec) CREATE(cusparseCreateMatDescr) CREATE(cusparseSpGEMM_createDescr)
+CREATE(cusparseSpSM_createDescr) CREATE(cusparseSpSV_createDescr)
+// clang-format on
 
 using Any = const void*;
-#define NO_BUFFER(name, ...)                 \
-  int name(__VA_ARGS__, size_t* bytes) {     \
-    *bytes = 0;                              \
-    return 0;                                \
-  }
+#define NO_BUFFER(name, ...) int name(__VA_ARGS__, size_t* bytes) { return is(bytes, 0); }
 NO_BUFFER(cusparseSDDMM_bufferSize, Any, int, int, Any, Any, Any, Any, Any, int, int)
 NO_BUFFER(cusparseSpMM_bufferSize, Any, int, int, Any, Any, Any, Any, Any, int, int)
 NO_BUFFER(cusparseSpMV_bufferSize, Any, int, Any, Any, Any, Any, Any, int, int)
@@ -48,34 +34,21 @@ NO_BUFFER(cusparseSpSM_bufferSize, Any, int, int, Any, Any, Any, Any, int, int, 
 NO_BUFFER(cusparseSpSV_bufferSize, Any, int, Any, Any, Any, Any, int, int, Any)
 NO_BUFFER(cusparseXcoosort_bufferSizeExt, Any, int, int, int, Any, Any)
 NO_BUFFER(cusparseXcsrsort_bufferSizeExt, Any, int, int, int, Any, Any)
-#undef NO_BUFFER
 
 // Of blocks: int in the place of size_t.
-#define NO_BUFFER(type)                                                                                                        \
-  int cusparse##type##bsrsm2_bufferSize(Any, int, int, int, int, int, int, Any, Any, Any, Any, int, Any, int* bytes) {         \
-    *bytes = 0;                                                                                                                \
-    return 0;                                                                                                                  \
-  }                                                                                                                            \
-  int cusparse##type##bsrsv2_bufferSize(Any, int, int, int, int, Any, Any, Any, Any, int, Any, int* bytes) {                   \
-    *bytes = 0;                                                                                                                \
-    return 0;                                                                                                                  \
-  }
-NO_BUFFER(S)
-NO_BUFFER(D)
-NO_BUFFER(C)
-NO_BUFFER(Z)
-#undef NO_BUFFER
+#define OF_BLOCKS(type)                                                                                                                        \
+  int cusparse##type##bsrsm2_bufferSize(Any, int, int, int, int, int, int, Any, Any, Any, Any, int, Any, int* bytes) { return is(bytes, 0); } \
+  int cusparse##type##bsrsv2_bufferSize(Any, int, int, int, int, Any, Any, Any, Any, int, Any, int* bytes) { return is(bytes, 0); }
+OF_BLOCKS(S) OF_BLOCKS(D) OF_BLOCKS(C) OF_BLOCKS(Z)
 
-#define REFUSED(name) int name() { return kRefused; }
+#define REFUSED(name) ANSWERS(name, kRefused)
 // clang-format off
 REFUSED(cusparseCcsrgeam2) REFUSED(cusparseCcsrgeam2_bufferSizeExt) REFUSED(cusparseDcsrgeam2) REFUSED(cusparseDcsrgeam2_bufferSizeExt)
 REFUSED(cusparseScsrgeam2) REFUSED(cusparseScsrgeam2_bufferSizeExt) REFUSED(cusparseSpGEMM_compute) REFUSED(cusparseSpGEMM_copy)
 REFUSED(cusparseSpGEMM_workEstimation) REFUSED(cusparseSpMatGetSize) REFUSED(cusparseXcsrgeam2Nnz) REFUSED(cusparseZcsrgeam2)
 REFUSED(cusparseZcsrgeam2_bufferSizeExt)
 // clang-format on
-#undef REFUSED
 
-#define DONE(name) int name() { return 0; }
 // clang-format off
 DONE(cusparseCbsrmm) DONE(cusparseCbsrmv) DONE(cusparseCbsrsm2_analysis) DONE(cusparseCbsrsm2_solve) DONE(cusparseCbsrsv2_analysis)
 DONE(cusparseCbsrsv2_solve) DONE(cusparseCreateIdentityPermutation) DONE(cusparseCsrSetPointers) DONE(cusparseCsrSetStridedBatch)
@@ -92,5 +65,4 @@ DONE(cusparseXbsrsv2_zeroPivot) DONE(cusparseXcoo2csr) DONE(cusparseXcoosortByRo
 DONE(cusparseZbsrmv) DONE(cusparseZbsrsm2_analysis) DONE(cusparseZbsrsm2_solve) DONE(cusparseZbsrsv2_analysis)
 DONE(cusparseZbsrsv2_solve)
 // clang-format on
-#undef DONE
 }

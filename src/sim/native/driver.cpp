@@ -1,6 +1,7 @@
 // A simulated CUDA driver for a Python process: its soname is libcuda.so.1, so that whoever opens the driver finds this library, which is
 // loaded already, and none of a real GPU's. libtorch_cuda asks it for the state of a device; libraries with a CUDA runtime of their own
 // (NCCL, cuDNN) get no entry point and find no device to use.
+#include "answers.h"
 #include "callers.h"
 
 #include <dlfcn.h>
@@ -63,15 +64,8 @@ Function entry(const char* name) {
 }  // namespace
 
 extern "C" {
-int cuInit(unsigned) { return 0; }
-int cuDriverGetVersion(int* version) {
-  *version = 13000;
-  return 0;
-}
-int cuDeviceGetCount(int* count) {
-  *count = device_count();
-  return 0;
-}
+int cuDriverGetVersion(int* version) { return is(version, 13000); }
+int cuDeviceGetCount(int* count) { return is(count, device_count()); }
 int cuDeviceGet(int* device, int ordinal) {
   *device = ordinal;
   return ordinal >= 0 && ordinal < device_count() ? 0 : kInvalidDevice;
@@ -82,20 +76,8 @@ int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
   *active = is_up ? is_up(device) : 1;
   return 0;
 }
-int cuCtxGetCurrent(void** context) {
-  static char one;
-  *context = &one;
-  return 0;
-}
-int cuCtxSetCurrent(void*) { return 0; }
-int cuGetErrorString(int, const char** text) {
-  *text = "a rehearsal does not have this part of the CUDA driver";
-  return 0;
-}
-int cuGetErrorName(int, const char** text) {
-  *text = "CUDA_ERROR_NOT_FOUND";
-  return 0;
-}
+int cuGetErrorString(int, const char** text) { return is(text, "a rehearsal does not have this part of the CUDA driver"); }
+int cuGetErrorName(int, const char** text) { return is(text, "CUDA_ERROR_NOT_FOUND"); }
 int cuGetProcAddress_v2(const char* name, void** function, int, unsigned long long, int* status) {
   *function = entry_point(name, __builtin_return_address(0));
   if (status) *status = *function ? 0 : 1;
@@ -118,65 +100,36 @@ const char* vramlab_driver_third_party() {
 
 // ---- kernels that are compiled while a program runs (nvrtc.cpp): launched to do nothing --------------------------------------------------
 
-int cuDevicePrimaryCtxRetain(void** context, int) { return cuCtxGetCurrent(context); }
-int cuDeviceGetAttribute(int* value, int, int) {
-  *value = 0;
-  return 0;
-}
-int cuModuleLoad(void** module, const char*) { return cuCtxGetCurrent(module); }
-int cuModuleLoadData(void** module, const void*) { return cuCtxGetCurrent(module); }
-int cuModuleLoadDataEx(void** module, const void*, unsigned, void*, void*) { return cuCtxGetCurrent(module); }
-int cuModuleUnload(void*) { return 0; }
-int cuModuleGetFunction(void** function, void*, const char*) { return cuCtxGetCurrent(function); }
-int cuFuncGetAttribute(int* value, int, void*) {
-  *value = 0;
-  return 0;
-}
-int cuFuncSetAttribute(void*, int, int) { return 0; }
-int cuFuncSetCacheConfig(void*, int) { return 0; }
-int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, size_t) {
-  *blocks = 1;
-  return 0;
-}
-int cuLaunchKernel() { return 0; }
-int cuLaunchCooperativeKernel() { return 0; }
+static char something;
+// By the first of their arguments.
+#define MADE(name) int name(void** made) { return is(made, &something); }
+// clang-format off
+MADE(cuCtxGetCurrent) MADE(cuCtxPopCurrent) MADE(cuDevicePrimaryCtxRetain) MADE(cuKernelGetFunction) MADE(cuLibraryGetKernel)
+MADE(cuLibraryLoadData) MADE(cuLibraryLoadFromFile) MADE(cuModuleGetFunction) MADE(cuModuleLoad) MADE(cuModuleLoadData)
+MADE(cuModuleLoadDataEx)
+// clang-format on
+// clang-format off
+DONE(cuCtxPushCurrent) DONE(cuCtxSetCurrent) DONE(cuCtxSetLimit) DONE(cuFuncSetAttribute) DONE(cuFuncSetCacheConfig) DONE(cuInit)
+DONE(cuKernelSetAttribute) DONE(cuLaunchCooperativeKernel) DONE(cuLaunchKernel) DONE(cuLaunchKernelEx) DONE(cuLibraryUnload)
+DONE(cuLinkDestroy) DONE(cuModuleUnload)
+// clang-format on
+#define NOT_FOUND(name) ANSWERS(name, kNotFound)
+// clang-format off
+NOT_FOUND(cuLinkAddData) NOT_FOUND(cuLinkAddData_v2) NOT_FOUND(cuLinkComplete) NOT_FOUND(cuLinkCreate) NOT_FOUND(cuLinkCreate_v2)
+NOT_FOUND(cuMemExportToShareableHandle) NOT_FOUND(cuMemImportFromShareableHandle) NOT_FOUND(cuMemsetD32Async)
+NOT_FOUND(cuMulticastAddDevice) NOT_FOUND(cuMulticastBindMem) NOT_FOUND(cuMulticastCreate) NOT_FOUND(cuPointerGetAttribute)
+NOT_FOUND(cuStreamWriteValue32) NOT_FOUND(cuTensorMapEncodeTiled)
+// clang-format on
+int cuDeviceGetAttribute(int* value, int, int) { return is(value, 0); }
+int cuFuncGetAttribute(int* value, int, void*) { return is(value, 0); }
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, size_t) { return is(blocks, 1); }
 // cuDNN looks for these when it builds a plan, which it never runs.
-int cuCtxGetLimit(size_t* value, int) {
-  *value = 0;
-  return 0;
-}
-int cuCtxSetLimit(int, size_t) { return 0; }
-int cuOccupancyMaxActiveClusters(int* clusters, void*, const void*) {
-  *clusters = 1;
-  return 0;
-}
-int cuCtxPushCurrent(void*) { return 0; }
-int cuCtxPopCurrent(void** context) { return cuCtxGetCurrent(context); }
+int cuCtxGetLimit(size_t* value, int) { return is(value, 0); }
+int cuOccupancyMaxActiveClusters(int* clusters, void*, const void*) { return is(clusters, 1); }
 int cuStreamGetCtx(void*, void** context) { return cuCtxGetCurrent(context); }
-int cuKernelGetAttribute(int* value, int, void*, int) {
-  *value = 0;
-  return 0;
-}
-int cuKernelSetAttribute(int, int, void*, int) { return 0; }
-int cuLaunchKernelEx() { return 0; }
-int cuKernelGetFunction(void** function, void*) { return cuCtxGetCurrent(function); }
-int cuLibraryGetKernel(void** kernel, void*, const char*) { return cuCtxGetCurrent(kernel); }
-int cuLibraryLoadData(void** library, const void*, void*, void**, unsigned, void*, void**, unsigned) { return cuCtxGetCurrent(library); }
-int cuLibraryLoadFromFile(void** library, const char*, void*, void**, unsigned, void*, void**, unsigned) { return cuCtxGetCurrent(library); }
-int cuLibraryUnload(void*) { return 0; }
-int cuOccupancyMaxPotentialClusterSize(int* size, void*, const void*) {
-  *size = 1;
-  return 0;
-}
-int cuLinkCreate() { return kNotFound; }
-int cuLinkAddData() { return kNotFound; }
-int cuLinkDestroy() { return 0; }
+int cuKernelGetAttribute(int* value, int, void*, int) { return is(value, 0); }
+int cuOccupancyMaxPotentialClusterSize(int* size, void*, const void*) { return is(size, 1); }
 
-int cuLinkCreate_v2() { return kNotFound; }
-int cuLinkAddData_v2() { return kNotFound; }
-int cuLinkComplete() { return kNotFound; }
-int cuPointerGetAttribute() { return kNotFound; }
-int cuTensorMapEncodeTiled() { return kNotFound; }
 
 // ---- memory, for those who ask the driver itself: the runtime's -------------------------------------------------------------------------------
 
@@ -214,11 +167,4 @@ int cuMemCreate(uint64_t* handle, size_t bytes, const void* wanted, unsigned lon
   static auto* const create = runtime<int(uint64_t*, size_t, const void*, const void*)>("vramlab_dry_create");
   return create ? create(handle, bytes, wanted, __builtin_return_address(0)) : kNotFound;
 }
-int cuMemExportToShareableHandle() { return kNotFound; }
-int cuMemImportFromShareableHandle() { return kNotFound; }
-int cuMemsetD32Async() { return kNotFound; }
-int cuMulticastAddDevice() { return kNotFound; }
-int cuMulticastBindMem() { return kNotFound; }
-int cuMulticastCreate() { return kNotFound; }
-int cuStreamWriteValue32() { return kNotFound; }
 }

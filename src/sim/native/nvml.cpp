@@ -1,5 +1,6 @@
 // NVML of the simulated cards, for monitors (pynvml, gpustat, torch.cuda.utilization) and for c10's out-of-memory message. Memory is what the
 // rehearsal's processes have; nothing runs, so what is busy, warm or drawing power is 0; what only real hardware has is 'not supported'.
+#include "answers.h"
 #include "card.h"
 #include "occupancy.h"
 
@@ -67,20 +68,11 @@ int running(const void* device, unsigned* count, Process* processes) {
   return found > room ? kInsufficientSize : kSuccess;
 }
 
-template <typename Number>
-int is(Number* out, Number value) {
-  *out = value;
-  return kSuccess;
-}
-
 }  // namespace
 
 extern "C" {
 
-int nvmlInit() { return kSuccess; }
-int nvmlInit_v2() { return kSuccess; }
-int nvmlInitWithFlags(unsigned) { return kSuccess; }
-int nvmlShutdown() { return kSuccess; }
+DONE(nvmlInit) DONE(nvmlInitWithFlags) DONE(nvmlInit_v2) DONE(nvmlShutdown)
 const char* nvmlErrorString(int error) {
   switch (error) {
     case kSuccess: return "Success";
@@ -107,7 +99,7 @@ int nvmlSystemGetProcessName(unsigned process, char* out, unsigned room) {
   return text(out, room, name);
 }
 
-int nvmlDeviceGetCount_v2(unsigned* count) { return is(count, static_cast<unsigned>(vramlab_dry_cards())); }
+int nvmlDeviceGetCount_v2(unsigned* count) { return is(count, vramlab_dry_cards()); }
 int nvmlDeviceGetCount(unsigned* count) { return nvmlDeviceGetCount_v2(count); }
 int nvmlDeviceGetHandleByIndex_v2(unsigned number, void** device) { return handle_of(static_cast<long>(number), device); }
 int nvmlDeviceGetHandleByIndex(unsigned number, void** device) { return handle_of(static_cast<long>(number), device); }
@@ -140,7 +132,7 @@ int nvmlDeviceGetPciInfo_v3(const void* device, void* out) {
   return kSuccess;
 }
 int nvmlDeviceGetPciInfo_v2(const void* device, void* out) { return nvmlDeviceGetPciInfo_v3(device, out); }
-int nvmlDeviceGetIndex(const void* device, unsigned* number) { return is(number, static_cast<unsigned>(number_of(device))); }
+int nvmlDeviceGetIndex(const void* device, unsigned* number) { return is(number, number_of(device)); }
 int nvmlDeviceGetMinorNumber(const void* device, unsigned* number) { return nvmlDeviceGetIndex(device, number); }
 int nvmlDeviceGetName(const void*, char* out, unsigned room) { return text(out, room, vramlab_dry_card()->title); }
 int nvmlDeviceGetCudaComputeCapability(const void*, int* major, int* minor) {
@@ -174,9 +166,9 @@ int nvmlDeviceGetMemoryInfo_v2(const void* device, void* out) {
 int nvmlDeviceGetComputeRunningProcesses(const void* device, unsigned* count, Process1* processes) { return running(device, count, processes); }
 int nvmlDeviceGetComputeRunningProcesses_v2(const void* device, unsigned* count, Process2* processes) { return running(device, count, processes); }
 int nvmlDeviceGetComputeRunningProcesses_v3(const void* device, unsigned* count, Process2* processes) { return running(device, count, processes); }
-int nvmlDeviceGetGraphicsRunningProcesses(const void*, unsigned* count, void*) { return is(count, 0u); }
-int nvmlDeviceGetGraphicsRunningProcesses_v2(const void*, unsigned* count, void*) { return is(count, 0u); }
-int nvmlDeviceGetGraphicsRunningProcesses_v3(const void*, unsigned* count, void*) { return is(count, 0u); }
+int nvmlDeviceGetGraphicsRunningProcesses(const void*, unsigned* count, void*) { return is(count, 0); }
+int nvmlDeviceGetGraphicsRunningProcesses_v2(const void*, unsigned* count, void*) { return is(count, 0); }
+int nvmlDeviceGetGraphicsRunningProcesses_v3(const void*, unsigned* count, void*) { return is(count, 0); }
 
 int nvmlDeviceGetUtilizationRates(const void*, void* out) {
   std::memset(out, 0, 2 * sizeof(unsigned));
@@ -187,10 +179,10 @@ int nvmlDeviceGetTemperatureV(const void*, void* out) {
   std::memset(static_cast<char*>(out) + 8, 0, sizeof(int));
   return kSuccess;
 }
-int nvmlDeviceGetTotalEnergyConsumption(const void*, unsigned long long* joules) { return is(joules, 0ull); }
+int nvmlDeviceGetTotalEnergyConsumption(const void*, unsigned long long* joules) { return is(joules, 0); }
 int nvmlDeviceGetMigMode(const void*, unsigned* current, unsigned* pending) {
   *pending = 0;
-  return is(current, 0u);
+  return is(current, 0);
 }
 // A card outside a fabric: PyTorch asks before its first expandable segment (`get_fabric_access` in ATen/cuda/PeerToPeerAccess.cpp) and
 // takes anything but success for an error. The state comes after the cluster's id of 16 bytes, a status and the clique's id.
@@ -203,66 +195,35 @@ int nvmlDeviceGetGpuFabricInfoV(const void* device, void* out) {
   return nvmlDeviceGetGpuFabricInfo(device, static_cast<char*>(out) + 4);
 }
 #define ZERO(name) \
-  int name(const void*, unsigned* value) { return is(value, 0u); }
+  int name(const void*, unsigned* value) { return is(value, 0); }
 #define ZERO_OF(name) \
-  int name(const void*, int, unsigned* value) { return is(value, 0u); }
+  int name(const void*, int, unsigned* value) { return is(value, 0); }
 #define ZEROS(name) \
-  int name(const void*, unsigned* value, unsigned* period) { return is(value, 0u) + is(period, 0u); }
-ZERO(nvmlDeviceGetPowerUsage)
-ZERO(nvmlDeviceGetPerformanceState)
-ZERO(nvmlDeviceGetPowerState)
-ZERO(nvmlDeviceGetComputeMode)
-ZERO(nvmlDeviceGetPersistenceMode)
-ZERO(nvmlDeviceGetDisplayMode)
-ZERO(nvmlDeviceGetDisplayActive)
-ZERO_OF(nvmlDeviceGetTemperature)
-ZERO_OF(nvmlDeviceGetClockInfo)
-ZERO_OF(nvmlDeviceGetMaxClockInfo)
-ZERO_OF(nvmlDeviceGetApplicationsClock)
-ZEROS(nvmlDeviceGetEncoderUtilization)
-ZEROS(nvmlDeviceGetDecoderUtilization)
+  int name(const void*, unsigned* value, unsigned* period) { return is(value, 0) + is(period, 0); }
 
-#define NOT_SUPPORTED(name) \
-  int name() { return kNotSupported; }
-NOT_SUPPORTED(nvmlDeviceGetNvLinkRemoteDeviceType)
-NOT_SUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2)
-NOT_SUPPORTED(nvmlDeviceGetNvLinkState)
-NOT_SUPPORTED(nvmlDeviceGetNvLinkVersion)
-NOT_SUPPORTED(nvmlDeviceGetNvLinkCapability)
-NOT_SUPPORTED(nvmlDeviceGetBAR1MemoryInfo)
-NOT_SUPPORTED(nvmlDeviceGetBoardId)
-NOT_SUPPORTED(nvmlDeviceGetBrand)
-NOT_SUPPORTED(nvmlDeviceGetClock)
-NOT_SUPPORTED(nvmlDeviceGetCpuAffinity)
-NOT_SUPPORTED(nvmlDeviceGetCpuAffinityWithinScope)
-NOT_SUPPORTED(nvmlDeviceGetCurrPcieLinkGeneration)
-NOT_SUPPORTED(nvmlDeviceGetCurrPcieLinkWidth)
-NOT_SUPPORTED(nvmlDeviceGetCurrentClocksEventReasons)
-NOT_SUPPORTED(nvmlDeviceGetCurrentClocksThrottleReasons)
-NOT_SUPPORTED(nvmlDeviceGetEccMode)
-NOT_SUPPORTED(nvmlDeviceGetEnforcedPowerLimit)
-NOT_SUPPORTED(nvmlDeviceGetFanSpeed)
-NOT_SUPPORTED(nvmlDeviceGetFanSpeed_v2)
-NOT_SUPPORTED(nvmlDeviceGetFieldValues)
-NOT_SUPPORTED(nvmlDeviceGetMaxPcieLinkGeneration)
-NOT_SUPPORTED(nvmlDeviceGetMaxPcieLinkWidth)
-NOT_SUPPORTED(nvmlDeviceGetMemoryAffinity)
-NOT_SUPPORTED(nvmlDeviceGetMemoryErrorCounter)
-NOT_SUPPORTED(nvmlDeviceGetNumaNodeId)
-NOT_SUPPORTED(nvmlDeviceGetP2PStatus)
-NOT_SUPPORTED(nvmlDeviceGetPcieThroughput)
-NOT_SUPPORTED(nvmlDeviceGetPowerManagementDefaultLimit)
-NOT_SUPPORTED(nvmlDeviceGetPowerManagementLimit)
-NOT_SUPPORTED(nvmlDeviceGetPowerManagementLimitConstraints)
-NOT_SUPPORTED(nvmlDeviceGetPowerManagementMode)
-NOT_SUPPORTED(nvmlDeviceGetProcessUtilization)
-NOT_SUPPORTED(nvmlDeviceGetSamples)
-NOT_SUPPORTED(nvmlDeviceGetSerial)
-NOT_SUPPORTED(nvmlDeviceGetSupportedClocksEventReasons)
-NOT_SUPPORTED(nvmlDeviceGetTemperatureThreshold)
-NOT_SUPPORTED(nvmlDeviceGetTopologyCommonAncestor)
-NOT_SUPPORTED(nvmlDeviceGetTotalEccErrors)
-NOT_SUPPORTED(nvmlDeviceGetVbiosVersion)
-NOT_SUPPORTED(nvmlDeviceGetViolationStatus)
-NOT_SUPPORTED(nvmlDeviceSetCpuAffinity)
+// clang-format off
+ZERO(nvmlDeviceGetComputeMode) ZERO(nvmlDeviceGetDisplayActive) ZERO(nvmlDeviceGetDisplayMode) ZERO(nvmlDeviceGetPerformanceState)
+ZERO(nvmlDeviceGetPersistenceMode) ZERO(nvmlDeviceGetPowerState) ZERO(nvmlDeviceGetPowerUsage)
+ZERO_OF(nvmlDeviceGetApplicationsClock) ZERO_OF(nvmlDeviceGetClockInfo) ZERO_OF(nvmlDeviceGetMaxClockInfo) ZERO_OF(nvmlDeviceGetTemperature)
+ZEROS(nvmlDeviceGetDecoderUtilization) ZEROS(nvmlDeviceGetEncoderUtilization)
+// clang-format on
+
+#define NOT_SUPPORTED(name) ANSWERS(name, kNotSupported)
+// clang-format off
+NOT_SUPPORTED(nvmlDeviceGetBAR1MemoryInfo) NOT_SUPPORTED(nvmlDeviceGetBoardId) NOT_SUPPORTED(nvmlDeviceGetBrand)
+NOT_SUPPORTED(nvmlDeviceGetClock) NOT_SUPPORTED(nvmlDeviceGetCpuAffinity) NOT_SUPPORTED(nvmlDeviceGetCpuAffinityWithinScope)
+NOT_SUPPORTED(nvmlDeviceGetCurrPcieLinkGeneration) NOT_SUPPORTED(nvmlDeviceGetCurrPcieLinkWidth)
+NOT_SUPPORTED(nvmlDeviceGetCurrentClocksEventReasons) NOT_SUPPORTED(nvmlDeviceGetCurrentClocksThrottleReasons)
+NOT_SUPPORTED(nvmlDeviceGetEccMode) NOT_SUPPORTED(nvmlDeviceGetEnforcedPowerLimit) NOT_SUPPORTED(nvmlDeviceGetFanSpeed)
+NOT_SUPPORTED(nvmlDeviceGetFanSpeed_v2) NOT_SUPPORTED(nvmlDeviceGetFieldValues) NOT_SUPPORTED(nvmlDeviceGetMaxPcieLinkGeneration)
+NOT_SUPPORTED(nvmlDeviceGetMaxPcieLinkWidth) NOT_SUPPORTED(nvmlDeviceGetMemoryAffinity) NOT_SUPPORTED(nvmlDeviceGetMemoryErrorCounter)
+NOT_SUPPORTED(nvmlDeviceGetNumaNodeId) NOT_SUPPORTED(nvmlDeviceGetNvLinkCapability) NOT_SUPPORTED(nvmlDeviceGetNvLinkRemoteDeviceType)
+NOT_SUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2) NOT_SUPPORTED(nvmlDeviceGetNvLinkState) NOT_SUPPORTED(nvmlDeviceGetNvLinkVersion)
+NOT_SUPPORTED(nvmlDeviceGetP2PStatus) NOT_SUPPORTED(nvmlDeviceGetPcieThroughput) NOT_SUPPORTED(nvmlDeviceGetPowerManagementDefaultLimit)
+NOT_SUPPORTED(nvmlDeviceGetPowerManagementLimit) NOT_SUPPORTED(nvmlDeviceGetPowerManagementLimitConstraints)
+NOT_SUPPORTED(nvmlDeviceGetPowerManagementMode) NOT_SUPPORTED(nvmlDeviceGetProcessUtilization) NOT_SUPPORTED(nvmlDeviceGetSamples)
+NOT_SUPPORTED(nvmlDeviceGetSerial) NOT_SUPPORTED(nvmlDeviceGetSupportedClocksEventReasons) NOT_SUPPORTED(nvmlDeviceGetTemperatureThreshold)
+NOT_SUPPORTED(nvmlDeviceGetTopologyCommonAncestor) NOT_SUPPORTED(nvmlDeviceGetTotalEccErrors) NOT_SUPPORTED(nvmlDeviceGetVbiosVersion)
+NOT_SUPPORTED(nvmlDeviceGetViolationStatus) NOT_SUPPORTED(nvmlDeviceSetCpuAffinity)
+// clang-format on
 }

@@ -1,5 +1,7 @@
 // A simulated compiler for kernels that PyTorch compiles while it runs (its jiterator): all of them compile to nothing, which driver.cpp
 // loads and launches. Built twice, under the sonames of CUDA 12's and 13's.
+#include "answers.h"
+
 #include <dlfcn.h>
 
 #include <cstddef>
@@ -7,14 +9,8 @@
 namespace {
 char program;
 
-int size(size_t* bytes) {
-  *bytes = 1;
-  return 0;
-}
-int text(char* out) {
-  *out = 0;
-  return 0;
-}
+int size(size_t* bytes) { return is(bytes, 1); }
+int text(char* out) { return is(out, 0); }
 }  // namespace
 
 extern "C" {
@@ -26,23 +22,15 @@ int nvrtcVersion(int* major, int* minor) {
   *minor = version % 1000 / 10;
   return 0;
 }
-int nvrtcCreateProgram(void** made, const char*, const char*, int, const char* const*, const char* const*) {
-  *made = &program;
-  return 0;
-}
-int nvrtcCompileProgram(void*, int, const char* const*) { return 0; }
-int nvrtcDestroyProgram(void**) { return 0; }
-int nvrtcAddNameExpression(void*, const char*) { return 0; }
-int nvrtcGetLoweredName(void*, const char* name, const char** lowered) {
-  *lowered = name;
-  return 0;
-}
+int nvrtcCreateProgram(void** made, const char*, const char*, int, const char* const*, const char* const*) { return is(made, &program); }
+int nvrtcGetLoweredName(void*, const char* name, const char** lowered) { return is(lowered, name); }
 int nvrtcGetCUBINSize(void*, size_t* bytes) { return size(bytes); }
 int nvrtcGetPTXSize(void*, size_t* bytes) { return size(bytes); }
 int nvrtcGetProgramLogSize(void*, size_t* bytes) { return size(bytes); }
 int nvrtcGetCUBIN(void*, char* out) { return text(out); }
 int nvrtcGetPTX(void*, char* out) { return text(out); }
 int nvrtcGetProgramLog(void*, char* out) { return text(out); }
+DONE(nvrtcAddNameExpression) DONE(nvrtcCompileProgram) DONE(nvrtcDestroyProgram)
 const char* nvrtcGetErrorString(int) { return "no error"; }
 // By this cuDNN compiles attention's kernels when it builds a plan, which tells its workspace and is never run.
 int __nvrtcCPEx(...) { return 0; }

@@ -5,6 +5,7 @@
 // opened for all (RTLD_GLOBAL) before libtorch, so that its functions stand before those of libcudart, which libtorch brings along. What
 // libtorch can call and the simulated GPU does not have is refused here too, so that no call reaches a real driver. Its soname is NVML's (nvml.cpp),
 // so that c10, which opens that library to describe an out-of-memory error, finds this one; driver.cpp is there for what opens the driver.
+#include "answers.h"
 #include "callers.h"
 #include "card.h"
 #include "cuda_runtime_api.h"
@@ -422,10 +423,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
   *count = device_count();
   return *count > 0 ? cudaSuccess : last_error = cudaErrorNoDevice;
 }
-cudaError_t cudaGetDevice(int* device) {
-  *device = current_device;
-  return cudaSuccess;
-}
+int cudaGetDevice(int* device) { return is(device, current_device); }
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= device_count()) return last_error = cudaErrorInvalidDevice;
   current_device = device;
@@ -602,8 +600,6 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, size_t* count) {
   if (count) *count = 1;
   return cudaSuccess;
 }
-cudaError_t cudaGraphLaunch(void*, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaGraphUpload(void*, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return disown(graph); }
 cudaError_t cudaGraphExecDestroy(void* executable) { return disown(static_cast<cudaGraph_t>(executable)); }
 cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void* data, cudaHostFn_t destroy, unsigned references, unsigned) {
@@ -649,14 +645,12 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
 }
 cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return cudaStreamCreateWithPriority(stream, 0, 0); }
-cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamGetPriority(cudaStream_t, int* priority) {
   *priority = 0;
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return wait(); }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaDeviceSynchronize() {
   come_up(current_device);
   return wait();
@@ -720,8 +714,6 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t, void (*callback)(void*), void* data
   callback(data);
   return cudaSuccess;
 }
-cudaError_t cudaProfilerStart() { return cudaSuccess; }
-cudaError_t cudaProfilerStop() { return cudaSuccess; }
 
 // ---- host memory, which is real, and never page-locked ---------------------------------------------------------------------------------
 
@@ -742,7 +734,6 @@ uint64_t vramlab_dry_managed() {
   const std::lock_guard<std::mutex> lock(mutex);
   return most_managed;
 }
-cudaError_t cudaMemPrefetchAsync() { return cudaSuccess; }
 cudaError_t cudaFreeHost(void* address) {
   const std::lock_guard<std::mutex> lock(mutex);
   const auto found = known.find(reinterpret_cast<uint64_t>(address));
@@ -762,10 +753,7 @@ cudaError_t cudaHostUnregister(void* address) {
   if (found != known.end()) forget(found);
   return cudaSuccess;
 }
-cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
-  *device = host;
-  return cudaSuccess;
-}
+int cudaHostGetDevicePointer(void** device, void* host, unsigned) { return is(device, host); }
 
 // The head of cudaPointerAttributes, which is the same in CUDA 12 and 13.
 struct PointerAttributes {
@@ -787,8 +775,6 @@ cudaError_t cudaPointerGetAttributes(PointerAttributes* attributes, const void* 
   return cudaSuccess;
 }
 
-// Where somebody else than a tensor writes to the device: nothing is there.
-cudaError_t cudaMemset(void*, int, size_t) { return cudaSuccess; }
 cudaError_t cudaMemsetAsync(void*, int, size_t, cudaStream_t) {
   launch();
   return cudaSuccess;
@@ -801,12 +787,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* bus, int length, int device) {
   std::snprintf(bus, static_cast<size_t>(length), "0000:%02X:00.0", card_of(device) + 1);
   return cudaSuccess;
 }
-cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
-  *can = device != peer;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
-cudaError_t cudaDeviceReset() { return cudaSuccess; }
+int cudaDeviceCanAccessPeer(int* can, int device, int peer) { return is(can, device != peer); }
 
 // Pools of the driver's: one, which keeps nothing.
 cudaError_t cudaDeviceGetDefaultMemPool(void** pool, int) {
@@ -816,29 +797,22 @@ cudaError_t cudaDeviceGetDefaultMemPool(void** pool, int) {
 }
 cudaError_t cudaDeviceGetMemPool(void** pool, int device) { return cudaDeviceGetDefaultMemPool(pool, device); }
 cudaError_t cudaMemPoolCreate(void** pool, const void*) { return cudaDeviceGetDefaultMemPool(pool, 0); }
-cudaError_t cudaMemPoolGetAttribute(void*, int, uint64_t* value) {
-  *value = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaMemPoolDestroy(void*) { return cudaSuccess; }
-cudaError_t cudaMemPoolSetAccess(void*, const void*, size_t) { return cudaSuccess; }
-cudaError_t cudaMemPoolSetAttribute(void*, int, void*) { return cudaSuccess; }
-cudaError_t cudaMemPoolTrimTo(void*, size_t) { return cudaSuccess; }
+int cudaMemPoolGetAttribute(void*, int, uint64_t* value) { return is(value, 0); }
 
-// ---- what is refused -------------------------------------------------------------------------------------------------------------------
+// ---- what has nothing to do, and what is refused -------------------------------------------------------------------------------------------
 
-#define REFUSED(name) \
-  cudaError_t name() { return cudaErrorNotSupported; }
-// Nothing is ever copied: the memory is not there.
-REFUSED(cudaGraphNodeGetDependencies)
-REFUSED(cudaIpcCloseMemHandle)
-REFUSED(cudaIpcGetMemHandle)
-REFUSED(cudaIpcOpenMemHandle)
-// Kernels: whoever launches one of his own gets to know that it did not run.
-REFUSED(cudaGraphDebugDotPrint)
-REFUSED(cudaIpcGetEventHandle)
-REFUSED(cudaIpcOpenEventHandle)
-#undef REFUSED
+// clang-format off
+DONE(cudaDeviceEnablePeerAccess) DONE(cudaDeviceReset) DONE(cudaFuncSetAttribute) DONE(cudaFuncSetCacheConfig) DONE(cudaGraphLaunch)
+DONE(cudaGraphUpload) DONE(cudaMemPoolDestroy) DONE(cudaMemPoolSetAccess) DONE(cudaMemPoolSetAttribute) DONE(cudaMemPoolTrimTo)
+DONE(cudaMemPrefetchAsync) DONE(cudaMemcpyPeerAsync) DONE(cudaMemcpyToSymbol) DONE(cudaMemset) DONE(cudaProfilerStart)
+DONE(cudaProfilerStop) DONE(cudaStreamDestroy) DONE(cudaStreamWaitEvent) DONE(ncclAllGather) DONE(ncclAllReduce) DONE(ncclBcast)
+DONE(ncclGroupEnd) DONE(ncclGroupStart) DONE(ncclReduce) DONE(ncclReduceScatter)
+// clang-format on
+#define REFUSED(name) ANSWERS(name, cudaErrorNotSupported)
+// clang-format off
+REFUSED(cudaGraphDebugDotPrint) REFUSED(cudaGraphNodeGetDependencies) REFUSED(cudaIpcCloseMemHandle) REFUSED(cudaIpcGetEventHandle)
+REFUSED(cudaIpcGetMemHandle) REFUSED(cudaIpcOpenEventHandle) REFUSED(cudaIpcOpenMemHandle)
+// clang-format on
 
 // ---- copies: the device's memory holds nothing; what is read from it is zeros ------------------------------------------------------------
 
@@ -864,7 +838,6 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
     cudaMemcpyAsync(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width, kind, stream);
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyPeerAsync(void*, int, const void*, int, size_t, cudaStream_t) { return cudaSuccess; }
 
 // ---- kernels, which are never run --------------------------------------------------------------------------------------------------------
 
@@ -888,10 +861,7 @@ void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
 void __cudaRegisterFunction(void**, const char*, char*, const char*, int, void*, void*, void*, void*, int*) {}
 void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
-cudaError_t __cudaGetKernel(void** kernel, const void* function) {
-  *kernel = const_cast<void*>(function);
-  return cudaSuccess;
-}
+int __cudaGetKernel(void** kernel, const void* function) { return is(kernel, const_cast<void*>(function)); }
 // Three numbers, passed as CUDA's dim3 is.
 struct Shape {
   unsigned x, y, z;
@@ -930,7 +900,6 @@ cudaError_t __cudaLaunchKernel_ptsz(const void* function, Shape grid, Shape bloc
   return cudaLaunchKernel(function, grid, block, parameters);
 }
 cudaError_t cudaLaunchKernelExC(const void*, const void* function, void** parameters) { return cudaLaunchKernel(function, {}, {}, parameters); }
-cudaError_t cudaMemcpyToSymbol() { return cudaSuccess; }
 cudaError_t cudaGetSymbolAddress(void** address, const void*) {
   static char symbol[1 << 16];
   *address = symbol;
@@ -957,8 +926,6 @@ cudaError_t cudaFuncGetAttributes(FunctionAttributes* attributes, const void*) {
   *attributes = {0, 0, 0, kThreadsPerBlock, 32, version, version, 0, static_cast<int>(sheet().shared_per_block), -1};
   return cudaSuccess;
 }
-cudaError_t cudaFuncSetAttribute() { return cudaSuccess; }
-cudaError_t cudaFuncSetCacheConfig() { return cudaSuccess; }
 // Assumed: a kernel of 32 registers or fewer, without shared memory that counts, so that threads alone are the limit.
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int block, size_t, unsigned) {
   const int by_threads = block > 0 ? sheet().threads_per_multiprocessor / block : 0;
@@ -976,13 +943,6 @@ int ncclCommInitAll(void** communicators, int count, const int*) {
   for (int i = 0; i < count; i++) communicators[i] = &one;
   return 0;
 }
-int ncclGroupStart() { return 0; }
-int ncclGroupEnd() { return 0; }
-int ncclAllGather() { return 0; }
-int ncclAllReduce() { return 0; }
-int ncclBcast() { return 0; }
-int ncclReduce() { return 0; }
-int ncclReduceScatter() { return 0; }
 
 }  // extern "C"
 
@@ -990,19 +950,10 @@ int ncclReduceScatter() { return 0; }
 
 namespace {
 
-int device_get(int* device, int number) {
-  *device = number;
-  return 0;
-}
+int device_get(int* device, int number) { return is(device, number); }
 // No attribute that c10 asks for is there: no RDMA, no fabric handles.
-int device_get_attribute(int* value, int, int) {
-  *value = 0;
-  return 0;
-}
-int memory_granularity(size_t* bytes, const void*, int) {
-  *bytes = kGranularity;
-  return 0;
-}
+int device_get_attribute(int* value, int, int) { return is(value, 0); }
+int memory_granularity(size_t* bytes, const void*, int) { return is(bytes, kGranularity); }
 int memory_reserve_addresses(uint64_t* address, size_t bytes, size_t, uint64_t, unsigned long long) {
   const std::lock_guard<std::mutex> lock(mutex);
   Card& of = cards[current_device];
@@ -1049,8 +1000,7 @@ int memory_release(uint64_t handle) {
 int nothing_to_do() { return 0; }
 int refused() { return cudaErrorNotSupported; }
 int error_string(int error, const char** text) {
-  *text = error == kOutOfMemory ? "out of memory" : "the simulated GPU does not have this part of the CUDA driver";
-  return 0;
+  return is(text, error == kOutOfMemory ? "out of memory" : "the simulated GPU does not have this part of the CUDA driver");
 }
 
 // A child that is forked has none of its parent's memory. The lock is held over the fork, so that no other thread has it in the child.

@@ -37,14 +37,18 @@ use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
 use std::path::Path;
 
-/// An enum whose variants have numbers in the file.
-macro_rules! numbered {
-    ($(#[$about:meta])* $name:ident { $($(#[$what:meta])* $variant:ident = $number:literal,)* }) => {
+/// An enum whose variants have numbers in a file, names in an answer or in records, or both.
+#[macro_export]
+macro_rules! listed {
+    ($(#[$about:meta])* $name:ident { $($(#[$what:meta])* $variant:ident $(= $number:literal)? $(as $text:literal)?,)* }) => {
         $(#[$about])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(rename_all = "snake_case")]
-        pub enum $name { $($(#[$what])* $variant = $number,)* }
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$what])* $variant $(= $number)?,)* }
 
+        $crate::listed! { @of $name $($variant $(= $number)?,)* }
+        $crate::listed! { @name $name $($variant $(as $text)?,)* }
+    };
+    (@of $name:ident $($variant:ident = $number:literal,)*) => {
         impl $name {
             /// None where this version knows of none with the number.
             pub fn of(number: i64) -> Option<$name> {
@@ -55,10 +59,24 @@ macro_rules! numbered {
             }
         }
     };
+    (@name $name:ident $($variant:ident as $text:literal,)*) => {
+        impl $name {
+            pub const ALL: &[$name] = &[$($name::$variant,)*];
+
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($name::$variant => $text,)*
+                }
+            }
+        }
+    };
+    (@$of:ident $name:ident $($variant:ident,)*) => {};
 }
 
-numbered! {
+listed! {
     /// What a record tells.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
     Kind {
         Alloc = 1,
         FreeRequested = 2,
@@ -88,20 +106,22 @@ numbered! {
 /// Of [`Kind::Ended`]: another step is made to count its operations, by what holds tensors for longer.
 const OURS_FOLLOWS: i64 = 2;
 
-numbered! {
+listed! {
     /// What a script is at.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
     Phase {
         /// Before the first forward pass.
-        Load = 0,
+        Load = 0 as "load",
         /// A forward pass, the loss, the next batch: whatever is none of the others.
-        Forward = 1,
-        Backward = 2,
-        Optimizer = 3,
+        Forward = 1 as "forward",
+        Backward = 2 as "backward",
+        Optimizer = 3 as "optimizer",
         /// A forward pass without gradients, and what the script does with its outputs: evaluation of a model in training, else inference.
-        Evaluation = 4,
+        Evaluation = 4 as "evaluation",
         /// The same within a function `generate`.
-        Generation = 5,
-        Saving = 6,
+        Generation = 5 as "generation",
+        Saving = 6 as "saving",
     }
 }
 
@@ -122,28 +142,16 @@ impl PassFlags {
     }
 }
 
-impl Phase {
-    pub fn name(self) -> &'static str {
-        match self {
-            Phase::Load => "load",
-            Phase::Forward => "forward",
-            Phase::Backward => "backward",
-            Phase::Optimizer => "optimizer",
-            Phase::Evaluation => "evaluation",
-            Phase::Generation => "generation",
-            Phase::Saving => "saving",
-        }
-    }
-}
-
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-numbered! {
+listed! {
     /// What somebody says that a block is for.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
     Label {
         Other = 0,
         Parameter = 1,
@@ -302,52 +310,33 @@ fn own_end(events: &[Event], end: usize) -> usize {
     last
 }
 
-/// What memory is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Category {
-    Parameters,
-    Gradients,
-    OptimizerState,
-    Buffers,
-    /// Keys and values of earlier tokens.
-    KeyValueCache,
-    /// Moving averages of weights and deepcopies of models.
-    WeightCopies,
-    /// What autocast made of weights in a type of fewer bits, until it is left.
-    AutocastCopies,
-    /// Batches and whatever else came from the host.
-    Data,
-    /// Made in a forward pass and still there at its end; of a pass without gradients, what it makes on its way.
-    Activations,
-    /// Made in a forward pass without gradients, and still there in the next one.
-    Outputs,
-    /// Gone again before the phase that made them ends.
-    Temporaries,
-    /// The same of an optimizer's step.
-    OptimizerTemporaries,
-    Workspaces,
-    Other,
-}
-
-impl Category {
-    pub fn name(self) -> &'static str {
-        match self {
-            Category::Parameters => "parameters",
-            Category::Gradients => "gradients",
-            Category::OptimizerState => "optimizer state",
-            Category::Buffers => "buffers",
-            Category::KeyValueCache => "KV cache",
-            Category::WeightCopies => "copies of weights",
-            Category::AutocastCopies => "autocast's copies of weights",
-            Category::Data => "data",
-            Category::Activations => "activations",
-            Category::Outputs => "kept outputs",
-            Category::Temporaries => "temporaries",
-            Category::OptimizerTemporaries => "optimizer's temporaries",
-            Category::Workspaces => "workspaces",
-            Category::Other => "other",
-        }
+listed! {
+    /// What memory is for.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    Category {
+        Parameters as "parameters",
+        Gradients as "gradients",
+        OptimizerState as "optimizer state",
+        Buffers as "buffers",
+        /// Keys and values of earlier tokens.
+        KeyValueCache as "KV cache",
+        /// Moving averages of weights and deepcopies of models.
+        WeightCopies as "copies of weights",
+        /// What autocast made of weights in a type of fewer bits, until it is left.
+        AutocastCopies as "autocast's copies of weights",
+        /// Batches and whatever else came from the host.
+        Data as "data",
+        /// Made in a forward pass and still there at its end; of a pass without gradients, what it makes on its way.
+        Activations as "activations",
+        /// Made in a forward pass without gradients, and still there in the next one.
+        Outputs as "kept outputs",
+        /// Gone again before the phase that made them ends.
+        Temporaries as "temporaries",
+        /// The same of an optimizer's step.
+        OptimizerTemporaries as "optimizer's temporaries",
+        Workspaces as "workspaces",
+        Other as "other",
     }
 }
 

@@ -51,7 +51,7 @@ def begin():
             simulated[name] = ctypes.CDLL(os.path.join(settings.libraries, name), ctypes.RTLD_GLOBAL)
         # It reads its settings now, and makes no context.
         simulated["libnvidia-ml.so.1"].vramlab_dry_memory()
-    if settings.holds:
+    if not settings.writes:
         from . import uploads
 
         uploads.hold()

@@ -10,7 +10,7 @@ import os
 import re
 
 from . import device, imports
-from .guard import guarded
+from .guard import guarded, instead
 from .notes import note
 
 
@@ -100,14 +100,13 @@ def _dynamo(dynamo):
     load_the_compiler()
     # Our functions run between the script's and are not compiled with them.
     trace_rules.add(__package__)
-    call_compiler = output_graph.OutputGraph.call_user_compiler
 
-    @functools.wraps(call_compiler)
+    @instead("call_user_compiler", output_graph.OutputGraph)
     def call_user_compiler(self, graph, *arguments, **more):
         labels.begin_forward()
         _name_modules(graph, labels.is_inside())
         try:
-            compiled = call_compiler(self, graph, *arguments, **more)
+            compiled = call_user_compiler.__wrapped__(self, graph, *arguments, **more)
         except exc.BackendCompilerFailed as error:
             inner = getattr(error, "inner_exception", error)
             if not getattr(self.compiler_fn, "__module__", "torch").startswith("torch") or "OutOfMemory" in type(inner).__name__:
@@ -124,10 +123,7 @@ def _dynamo(dynamo):
         stepped = getattr(self, "_vramlab_stepped", None)
         return steps.around(stepped, compiled) if stepped else compiled
 
-    output_graph.OutputGraph.call_user_compiler = call_user_compiler
-    call_skipped = functions.SkipFunctionVariable.call_function
-
-    @functools.wraps(call_skipped)
+    @instead("call_function", functions.SkipFunctionVariable)
     def call_function(self, tx, arguments, more):
         # An optimizer's step breaks the graph at our hooks; where no break may be, the whole graph counts as the step.
         if self.value in steps.hooks and getattr(tx, "one_graph", False):
@@ -135,9 +131,7 @@ def _dynamo(dynamo):
             if arguments[0].value not in stepped:
                 stepped.append(arguments[0].value)
             return functions.ConstantVariable.create(None)
-        return call_skipped(self, tx, arguments, more)
-
-    functions.SkipFunctionVariable.call_function = call_function
+        return call_function.__wrapped__(self, tx, arguments, more)
 
     # Around the graph of a backward pass under compiled autograd, whose inputs are lists. PyTorch calls that graph, which loses what its nodes came
     # from, where it interprets others (create_functional_call).
@@ -238,15 +232,13 @@ def _tell_lines(codecache):
             note(generated=path, lines=lines)
 
     codecache.PyCodeCache.load_by_key_path = staticmethod(load_by_key_path)
-    prepare = codecache.FxGraphHashDetails.__init__
 
-    @functools.wraps(prepare)
-    def __init__(self, graph, *arguments, **more):
-        prepare(self, graph, *arguments, **more)
+    @instead("__init__", codecache.FxGraphHashDetails)
+    def prepare(self, graph, *arguments, **more):
+        prepare.__wrapped__(self, graph, *arguments, **more)
         # The lines are kept with the code. The same graph of other lines, as after an edit, is another one.
         self.traces = [node.meta.get("stack_trace") for node in _nodes(graph)]
 
-    codecache.FxGraphHashDetails.__init__ = __init__
     codecache.torch_key = lambda: b"the folder is this version's"
 
 
@@ -329,17 +321,13 @@ def _time_nothing(benchmarking):
 
 
 def _choose_the_first(select):
-    choose = select.AlgorithmSelectorCache.__call__
-
-    @functools.wraps(choose)
-    def chosen(self, name, choices, *arguments, **more):
+    @instead("__call__", select.AlgorithmSelectorCache)
+    def choose(self, name, choices, *arguments, **more):
         # None is one that does not fit these sizes.
         choices = [choice for choice in choices if choice is not None]
         if len(choices) > 1:
             note(note="torch.compile: max-autotune would time kernels on the GPU; the first choice, mostly cuBLAS's or cuDNN's, was taken")
-        return choose(self, name, choices[:1], *arguments, **more)
-
-    select.AlgorithmSelectorCache.__call__ = chosen
+        return choose.__wrapped__(self, name, choices[:1], *arguments, **more)
 
 
 def _pad(pad_mm):

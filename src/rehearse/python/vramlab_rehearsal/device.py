@@ -6,7 +6,7 @@ import os
 import re
 
 from . import building, notes
-from .guard import guarded
+from .guard import guarded, instead
 
 FORWARD, BACKWARD, OPTIMIZER, EVALUATION, GENERATION, SAVING = 1, 2, 3, 4, 5, 6
 library = None
@@ -209,19 +209,16 @@ def tell_graphs(torch, replayed):
         library.vl_replay_graph(number)
         replayed()
 
-    def told(method, tell):
-        @functools.wraps(method)
-        def wrapped(self, *arguments, **more):
+    def told(name, tell):
+        @instead(name, torch.cuda.CUDAGraph)
+        def method(self, *arguments, **more):
             if library is not None:
                 tell(id(self))
-            return method(self, *arguments, **more)
+            return method.__wrapped__(self, *arguments, **more)
 
-        return wrapped
-
-    graph = torch.cuda.CUDAGraph
-    graph.capture_begin = told(graph.capture_begin, begin)
-    graph.capture_end = told(graph.capture_end, lambda _: library.vl_end_graph())
-    graph.replay = told(graph.replay, replay)
+    told("capture_begin", begin)
+    told("capture_end", lambda _: library.vl_end_graph())
+    told("replay", replay)
 
 
 @guarded("compiled kernels")
@@ -239,22 +236,19 @@ def close():
 
 def _share_history(torch):
     """A script that records PyTorch's memory history, also from before CUDA comes up, gets it; ours goes on beside it."""
-    record = torch.cuda.memory._record_memory_history
 
-    @functools.wraps(record)
-    def recording(enabled="all", *arguments, **more):
+    @instead("_record_memory_history", torch.cuda.memory)
+    def record(enabled="all", *arguments, **more):
         global _history
         if enabled and _history is None:
             # Ours has left its last event.
-            record(None)
-        result = record(enabled, *arguments, **more)
+            record.__wrapped__(None)
+        result = record.__wrapped__(enabled, *arguments, **more)
         entries = more.get("max_entries", more.get("trace_alloc_max_entries"))
         _history = None if enabled in (None, False) else entries or 2**62
         if library is not None:
             _gather_stacks()
         return result
-
-    torch.cuda.memory._record_memory_history = recording
 
 
 def _gather_stacks():

@@ -14,7 +14,7 @@ import sys
 import time
 
 from . import device, imports
-from .guard import guarded
+from .guard import guarded, instead
 from .notes import note
 from .session import settings
 
@@ -185,14 +185,13 @@ def _renamed(get_backend):
 def _alone_in_all_groups(distributed):
     """Groups that a script makes later, of whatever backend, are of this rank alone, too: a real one would wait for the others for ever."""
     c10d = distributed.distributed_c10d
-    make, broadcast, scatter = c10d._new_process_group_helper, distributed.broadcast_object_list, distributed.scatter_object_list
 
-    @functools.wraps(make)
-    def new_process_group(size, rank, ranks, backend, *arguments, **more):
+    @instead("_new_process_group_helper", c10d)
+    def make(size, rank, ranks, backend, *arguments, **more):
         if not distributed.is_initialized() or c10d.get_backend.__wrapped__() != BACKEND:
-            return make(size, rank, ranks, backend, *arguments, **more)
+            return make.__wrapped__(size, rank, ranks, backend, *arguments, **more)
         # Options are for the backend that was asked for.
-        made = make(size, rank, ranks, BACKEND, *arguments, **{**more, "backend_options": None})
+        made = make.__wrapped__(size, rank, ranks, BACKEND, *arguments, **{**more, "backend_options": None})
         if str(backend) != BACKEND and not isinstance(made[0], (int, type(None))):
             made[0].asked = str(backend)
         return made
@@ -204,64 +203,63 @@ def _alone_in_all_groups(distributed):
         # Who is no member is told so by PyTorch.
         return group is not distributed.GroupMember.NON_GROUP_MEMBER and c10d.get_backend.__wrapped__(group) == BACKEND
 
-    # Objects of another rank are not there to be read where this one is alone; the list stays as it is.
-    @functools.wraps(broadcast)
-    def broadcast_object_list(objects, src=None, group=None, *arguments, group_src=None, **more):
-        if _others is not None and is_ours(group):
-            ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
-            source = ranks[group_src] if group_src is not None else src or 0
-            rank = distributed.get_rank()
-            given = _sent(f"objects{ranks}", rank, (list(objects),) if rank == source else None, [source])
-            objects[:] = given.get(source, objects)
-            return
-        if not is_ours(group) or sent_by_this_one(group, src, group_src):
-            broadcast(objects, src, group, *arguments, **more, **({"group_src": group_src} if group_src is not None else {}))
-
-    @functools.wraps(scatter)
-    def scatter_object_list(outputs, inputs=None, src=None, group=None, group_src=None):
-        if not is_ours(group) or sent_by_this_one(group, src, group_src):
-            scatter(outputs, inputs, src, group, **({"group_src": group_src} if group_src is not None else {}))
-
-    gather_all, gather = distributed.all_gather_object, distributed.gather_object
-
-    @functools.wraps(gather_all)
-    def all_gather_object(objects, mine, group=None):
-        if _others is None or not is_ours(group):
-            return gather_all(objects, mine, group)
-        ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
-        given = _sent(f"objects{ranks}", distributed.get_rank(), (mine,), ranks)
-        objects[:] = [given.get(rank, mine) for rank in ranks]
-
-    @functools.wraps(gather)
-    def gather_object(mine, objects=None, dst=None, group=None, group_dst=None):
-        if _others is None or not is_ours(group):
-            return gather(mine, objects, dst, group, **({"group_dst": group_dst} if group_dst is not None else {}))
-        ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
-        target = ranks[group_dst] if group_dst is not None else dst or 0
-        rank = distributed.get_rank()
-        given = _sent(f"objects{ranks}", rank, (mine,), ranks if rank == target else [])
-        if rank == target:
-            objects[:] = [given.get(other, mine) for other in ranks]
-
-    send, receive = distributed.send_object_list, distributed.recv_object_list
+    def ranks_of(group):
+        return distributed.get_process_group_ranks(group or distributed.group.WORLD)
 
     def among(group, rank, group_rank):
-        return rank if group_rank is None else distributed.get_process_group_ranks(group or distributed.group.WORLD)[group_rank]
+        return rank if group_rank is None else ranks_of(group)[group_rank]
 
-    @functools.wraps(send)
-    def send_object_list(objects, dst=None, group=None, device=None, group_dst=None, **more):
+    def exchanged(group, mine, theirs):
+        return _sent(f"objects{ranks_of(group)}", distributed.get_rank(), mine, theirs)
+
+    def where_given(**places):
+        return {name: place for name, place in places.items() if place is not None}
+
+    # Objects of another rank are not there to be read where this one is alone; the list stays as it is.
+    @instead("broadcast_object_list", distributed, c10d)
+    def broadcast(objects, src=None, group=None, *arguments, group_src=None, **more):
+        if _others is not None and is_ours(group):
+            source = among(group, src, group_src) or 0
+            given = exchanged(group, (list(objects),) if distributed.get_rank() == source else None, [source])
+            objects[:] = given.get(source, objects)
+        elif not is_ours(group) or sent_by_this_one(group, src, group_src):
+            broadcast.__wrapped__(objects, src, group, *arguments, **more, **where_given(group_src=group_src))
+
+    @instead("scatter_object_list", distributed, c10d)
+    def scatter(outputs, inputs=None, src=None, group=None, group_src=None):
+        if not is_ours(group) or sent_by_this_one(group, src, group_src):
+            scatter.__wrapped__(outputs, inputs, src, group, **where_given(group_src=group_src))
+
+    @instead("all_gather_object", distributed, c10d)
+    def gather_all(objects, mine, group=None):
+        if _others is None or not is_ours(group):
+            return gather_all.__wrapped__(objects, mine, group)
+        given = exchanged(group, (mine,), ranks_of(group))
+        objects[:] = [given.get(rank, mine) for rank in ranks_of(group)]
+
+    @instead("gather_object", distributed, c10d)
+    def gather(mine, objects=None, dst=None, group=None, group_dst=None):
+        if _others is None or not is_ours(group):
+            return gather.__wrapped__(mine, objects, dst, group, **where_given(group_dst=group_dst))
+        is_target = distributed.get_rank() == (among(group, dst, group_dst) or 0)
+        given = exchanged(group, (mine,), ranks_of(group) if is_target else [])
+        if is_target:
+            objects[:] = [given.get(other, mine) for other in ranks_of(group)]
+
+    @instead("send_object_list", distributed, c10d)
+    def send(objects, dst=None, group=None, device=None, group_dst=None, **more):
         if c10d.get_backend.__wrapped__(group) != BACKEND:
-            return send(objects, dst, group, device, **({"group_dst": group_dst} if group_dst is not None else {}), **more)
+            return send.__wrapped__(objects, dst, group, device, **where_given(group_dst=group_dst), **more)
         rank, target = distributed.get_rank(), among(group, dst, group_dst)
         if _others is not None:
             _sent(f"{rank} to {target}", rank, (list(objects),), [])
         else:
             _keep(rank, target, list(objects))
 
-    @functools.wraps(receive)
-    def recv_object_list(objects, src=None, group=None, device=None, group_src=None, **more):
+    @instead("recv_object_list", distributed, c10d)
+    def receive(objects, src=None, group=None, device=None, group_src=None, **more):
         if c10d.get_backend.__wrapped__(group) != BACKEND:
-            return receive(objects, src, group, device, **({"group_src": group_src} if group_src is not None else {}), **more)
+            return receive.__wrapped__(objects, src, group, device, **where_given(group_src=group_src), **more)
         rank = distributed.get_rank()
         source = among(group, src, group_src)
         given = _sent(f"{source} to {rank}", rank, None, [source]).get(source) if _others is not None and source is not None else _kept(source, rank)
@@ -272,12 +270,6 @@ def _alone_in_all_groups(distributed):
             )
         objects[:] = given
         return source
-
-    c10d._new_process_group_helper = new_process_group
-    for module in (distributed, c10d):
-        module.broadcast_object_list, module.scatter_object_list = broadcast_object_list, scatter_object_list
-        module.all_gather_object, module.gather_object = all_gather_object, gather_object
-        module.send_object_list, module.recv_object_list = send_object_list, recv_object_list
 
 
 def _stages_alone(pipelining):

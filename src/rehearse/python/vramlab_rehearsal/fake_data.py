@@ -12,6 +12,7 @@ import re
 import wave
 
 from . import imports
+from .guard import instead
 from .notes import tell
 from .session import fail, settings
 
@@ -68,18 +69,17 @@ class _Images:
 def _torchvision(module):
     for name in _IMAGES:
         if hasattr(module, name):
-            kind = getattr(module, name)
-            kind.__init__ = _or_made(kind.__init__)
+            _or_made(getattr(module, name))
 
 
-def _or_made(original):
-    has = inspect.signature(original).parameters
+def _or_made(kind):
+    has = inspect.signature(kind.__init__).parameters
 
-    @functools.wraps(original)
+    @instead("__init__", kind)
     def init(self, *arguments, **more):
         given = dict(zip(list(has)[1:], arguments)) | more
         try:
-            return original(self, **(given | ({"download": False} if "download" in has else {})))
+            return init.__wrapped__(self, **(given | ({"download": False} if "download" in has else {})))
         except (RuntimeError, OSError) as error:
             why = str(error).splitlines()[0]
         name = next(each.__name__ for each in type(self).__mro__ if each.__name__ in _IMAGES)
@@ -95,8 +95,6 @@ def _or_made(original):
         self.samples = self.imgs = [(f"{number}.jpg", target) for number, target in enumerate(self.targets)] if name == "ImageFolder" else None
         sides = "x".join(map(str, image[1]))
         tell(f"--fake-data: {count} images of {sides} ({image[0]}) and {classes} classes in place of torchvision's {name} at {self.root} ({why})")
-
-    return init
 
 
 # ---- datasets --------------------------------------------------------------------------------------------------------------------------
@@ -121,7 +119,7 @@ def _offline():
 def _datasets(module):
     load, describe = module.load_dataset, module.load_dataset_builder
 
-    @functools.wraps(load)
+    @instead("load_dataset", module)
     def load_dataset(path, *arguments, **more):
         try:
             with _offline():
@@ -145,8 +143,6 @@ def _datasets(module):
                 "write them, as in --fake-data=text:string,label:class10,image:image224x224"
             )
         return _made(path, features, sizes, words, info, rows, given)
-
-    module.load_dataset = load_dataset
 
 
 def _typed(columns):

@@ -37,6 +37,20 @@ def guarded(what):
     return around
 
 
+def instead(name, *owners):
+    """Decorates a function that is called in place of the owners' of that name, which it has as its `__wrapped__`; not where they have none."""
+    original = getattr(owners[0], name, None)
+
+    def put(function):
+        if original is not None:
+            functools.wraps(original)(function)
+            for owner in owners:
+                setattr(owner, name, function)
+        return function
+
+    return put
+
+
 def left_out(what, error):
     _times[what] = times = _times.get(what, 0) + 1
     # A power of two: what fails at each call is told a few times.

@@ -10,6 +10,7 @@ import os
 import tempfile
 import threading
 
+from .guard import instead
 from .notes import tell
 from .session import settings
 
@@ -62,7 +63,7 @@ def follow(module):
     if getattr(constants, "HF_HUB_ENABLE_HF_TRANSFER", False):
         constants.HF_HUB_ENABLE_HF_TRANSFER = False
 
-    @functools.wraps(download)
+    @instead("hf_hub_download", module)
     def hf_hub_download(repo_id, filename, *arguments, **more):
         names = {name: more[name] for name in ("revision", "repo_type") if name in more}
         of_weights = filename.endswith(_WEIGHTS) and more.get("repo_type") in (None, "model")
@@ -84,7 +85,7 @@ def follow(module):
         finally:
             _now.headers = False
 
-    @functools.wraps(look_up)
+    @instead("try_to_load_from_cache", module)
     def try_to_load_from_cache(repo_id, filename, cache_dir=None, revision=None, repo_type=None):
         found = look_up(repo_id, filename, cache_dir=cache_dir, revision=revision, repo_type=repo_type)
         if isinstance(found, str) or not filename.endswith(_WEIGHTS):
@@ -99,7 +100,7 @@ def follow(module):
             return ours
         return found
 
-    @functools.wraps(get)
+    @instead("http_get", module)
     def http_get(url, temp_file, *arguments, **more):
         if not getattr(_now, "headers", False):
             return get(url, temp_file, *arguments, **more)
@@ -124,16 +125,13 @@ def follow(module):
         temp_file.write(text)
         temp_file.truncate(len(text) + max(ends, default=0))
 
-    module.hf_hub_download, module.try_to_load_from_cache, module.http_get = hf_hub_download, try_to_load_from_cache, http_get
-
 
 def follow_snapshots(module):
     """A folder of a whole repository: where weights of it are ours, one of ours that has links to all others."""
-    original = module.snapshot_download
 
-    @functools.wraps(original)
+    @instead("snapshot_download", module)
     def snapshot_download(repo_id, *arguments, **more):
-        folder = original(repo_id, *arguments, **more)
+        folder = snapshot_download.__wrapped__(repo_id, *arguments, **more)
         ours = os.path.join(settings.hub, f"models--{repo_id.replace('/', '--')}", "snapshots", os.path.basename(str(folder)))
         files = [os.path.relpath(os.path.join(at, name), ours) for at, _, names in os.walk(ours) for name in names if name.endswith(_WEIGHTS)]
         if more.get("local_dir") or all(os.path.exists(os.path.join(folder, name)) for name in files):
@@ -145,8 +143,6 @@ def follow_snapshots(module):
                 if not os.path.lexists(os.path.join(there, name)):
                     os.symlink(os.path.join(at, name), os.path.join(there, name))
         return ours
-
-    module.snapshot_download = snapshot_download
 
 
 def follow_transformers(module):

@@ -4,14 +4,13 @@ A worker writes its own lines: one that was forked has no other way to tell. The
 was forked from, or of its own where it was spawned.
 """
 
-import functools
 import json
 import multiprocessing
 import os
 import time
 
 from . import clock, hosting, longest, notes
-from .guard import guarded
+from .guard import guarded, instead
 from .session import settings
 
 # Fetches that a process tells of.
@@ -28,9 +27,7 @@ def follow(torch):
     from torch.utils.data._utils import fetch
 
     for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-        kind.fetch = _timed(kind.fetch)
-    base = dataloader._BaseDataLoaderIter
-    take = base.__next__
+        _time(kind)
 
     @guarded("batches of a DataLoader")
     def taken(self):
@@ -39,18 +36,16 @@ def follow(torch):
             known = _taken.get(name) or (0, 0, 0, _length(self))
             _taken[name] = (self._num_workers, known[1] + 1, getattr(self, "_prefetch_factor", None) or 0, known[3])
 
-    @functools.wraps(take)
-    def taking(self):
+    @instead("__next__", dataloader._BaseDataLoaderIter)
+    def take(self):
         began = time.monotonic(), time.thread_time()
-        batch = take(self)
+        batch = take.__wrapped__(self)
         taken(self)
         if clock.is_followed():
             clock.waited_for_data(time.monotonic() - began[0] - (time.thread_time() - began[1]))
         if settings.longest and torch.is_grad_enabled():
             batch = longest.instead(self, batch)
         return batch
-
-    base.__next__ = taking
 
 
 def _name(dataset):
@@ -78,15 +73,13 @@ def _waited_for_a_core():
         return 0.0
 
 
-def _timed(original):
-    @functools.wraps(original)
+def _time(kind):
+    @instead("fetch", kind)
     def fetch(self, index):
         began = _moment()
-        batch = original(self, index)
+        batch = fetch.__wrapped__(self, index)
         _fetched(self, index, batch, began)
         return batch
-
-    return fetch
 
 
 @guarded("the time of loading")

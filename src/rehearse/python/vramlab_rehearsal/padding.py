@@ -1,9 +1,8 @@
 """What share of tokens is padding, where a DataLoader's batches tell it: their values are real as long as they are on the host."""
 
 import collections
-import functools
 
-from .guard import guarded
+from .guard import guarded, instead
 from .notes import note
 
 # Tokens of the batches, and those that their masks leave out.
@@ -17,17 +16,12 @@ _batches = 0
 
 
 def follow(torch):
-    iterator = torch.utils.data.dataloader._BaseDataLoaderIter
-    following = iterator.__next__
-
-    @functools.wraps(following)
+    @instead("__next__", torch.utils.data.dataloader._BaseDataLoaderIter)
     def next_batch(self):
-        batch = following(self)
+        batch = next_batch.__wrapped__(self)
         if torch.is_grad_enabled():
             _see(torch, batch)
         return batch
-
-    iterator.__next__ = next_batch
 
 
 @guarded("the share of padding")

@@ -10,7 +10,7 @@ import sys
 import weakref
 
 from . import imports, labels, later, padding
-from .guard import guarded
+from .guard import guarded, instead
 from .notes import note
 
 step = 1
@@ -36,41 +36,37 @@ MOST_BATCHES = 8
 
 def follow(torch):
     module, loader = torch.nn.Module, torch.utils.data.DataLoader
-    set_eval, set_train, iterate = module.eval, module.train, loader.__iter__
 
-    @functools.wraps(set_eval)
-    def evaluating(self):
+    @instead("eval", module)
+    def set_eval(self):
         caller = sys._getframe(1)
         _evals.add((caller.f_code.co_filename, caller.f_lineno))
-        return set_eval(self)
+        return set_eval.__wrapped__(self)
 
-    @functools.wraps(set_train)
-    def training(self, mode=True):
+    @instead("train", module)
+    def set_train(self, mode=True):
         if not mode:
             caller = sys._getframe(1)
             _evals.add((caller.f_code.co_filename, caller.f_lineno))
-        return set_train(self, mode)
+        return set_train.__wrapped__(self, mode)
 
     is_read = guarded("which DataLoaders are read")(_iterated.add)
 
-    @functools.wraps(iterate)
-    def iterating(self):
+    @instead("__iter__", loader)
+    def iterate(self):
         is_read(self)
-        return iterate(self)
+        return iterate.__wrapped__(self)
 
-    module.eval, module.train, loader.__iter__ = evaluating, training, iterating
     for kind in (torch.no_grad, torch.inference_mode):
-        kind.__enter__ = _that_enters(kind.__enter__)
+        _watch(kind)
     labels.before_roots.append(_enters)
     padding.follow(torch)
-    torch.save = _that_saves(torch.save)
-    saves = guarded("saving by safetensors")(lambda saver: setattr(saver, "save_file", _that_saves(saver.save_file)))
-    imports.when_imported("safetensors.torch", saves)
-    saves = guarded("saving by torch.distributed.checkpoint")(lambda saver: setattr(saver, "save", _that_saves(saver.save)))
-    imports.when_imported("torch.distributed.checkpoint", saves)
+    _saves("save", torch)
+    for library, name in (("safetensors.torch", "save_file"), ("torch.distributed.checkpoint", "save")):
+        imports.when_imported(library, functools.partial(guarded(f"saving by {library.removesuffix('.torch')}")(_saves), name))
 
 
-def _that_enters(original):
+def _watch(kind):
     @guarded("blocks without gradients")
     def entered(frame):
         # Of a decorated function, whose code stands in the frame of its wrapper.
@@ -78,21 +74,17 @@ def _that_enters(original):
         code = getattr(function, "__code__", None)
         _without_gradients.add((code.co_filename, code.co_firstlineno) if code else (frame.f_code.co_filename, frame.f_lineno))
 
-    @functools.wraps(original)
+    @instead("__enter__", kind)
     def enter(self):
         entered(sys._getframe(1))
-        return original(self)
-
-    return enter
+        return enter.__wrapped__(self)
 
 
-def _that_saves(original):
-    @functools.wraps(original)
+def _saves(name, saver):
+    @instead(name, saver)
     def save(*arguments, **more):
         _did.add("saving")
-        return original(*arguments, **more)
-
-    return save
+        return save.__wrapped__(*arguments, **more)
 
 
 @guarded("sizes of inputs")

@@ -7,7 +7,7 @@ import time
 import weakref
 
 from . import device, hosting, imports, labels, reach
-from .guard import guarded
+from .guard import guarded, instead
 from .notes import note
 from .session import SESSION, settings
 
@@ -113,21 +113,15 @@ def leave_out_trials():
 
 
 def _leave_out(name, module):
-    find = getattr(module, name, None)
-    if find is None:
-        return
-
-    @functools.wraps(find)
+    @instead(name, module)
     def finding(*arguments, **more):
         global _trials
         note(note=f"the steps that {name} tried are not counted: the training's begin after it")
         _trials += 1
         try:
-            return find(*arguments, **more)
+            return finding.__wrapped__(*arguments, **more)
         finally:
             _trials -= 1
-
-    setattr(module, name, finding)
 
 
 def around(optimizers, compiled):

@@ -1,8 +1,8 @@
 """What is turned off or changed because nothing is computed; each is told in the report."""
 
-import functools
 
 from . import compiling, device, imports
+from .guard import instead
 from .notes import note
 from .session import fail, settings
 
@@ -23,24 +23,20 @@ def follow(torch):
 def _do_not_compile(torch):
     """torch.compile gives back what it was given: a compiled model's memory is another, mostly less."""
     # Every way in: torch.compile, Module.compile, torch._dynamo.optimize.
-    compile_module = torch.nn.Module.compile
 
     def told():
         note(note="torch.compile was turned off: this is the memory of eager execution, mostly more than the compiled one's")
 
-    @functools.wraps(torch.compile)
+    @instead("compile", torch)
     def compile(model=None, **more):
         told()
         if model is None:
             return lambda function: function
         return model
 
-    @functools.wraps(compile_module)
+    @instead("compile", torch.nn.Module)
     def compile_in_place(self, *arguments, **more):
         told()
-
-    torch.compile = compile
-    torch.nn.Module.compile = compile_in_place
 
 
 def _share_with_nobody(torch):
@@ -69,16 +65,13 @@ def _tune_nothing(autotuner):
 
     autotuner.Autotuner.run = run
     autotuner.Heuristics.run = run
-    init = autotuner.Autotuner.__init__
 
-    @functools.wraps(init)
-    def begin(self, *arguments, **more):
+    @instead("__init__", autotuner.Autotuner)
+    def init(self, *arguments, **more):
         # Triton before 3.4 opens a driver to learn how it would time kernels.
         if more.get("do_bench", init) is None:
             more["do_bench"] = run
-        init(self, *arguments, **more)
-
-    autotuner.Autotuner.__init__ = begin
+        init.__wrapped__(self, *arguments, **more)
 
 
 def _leave_uninitialised(torch):

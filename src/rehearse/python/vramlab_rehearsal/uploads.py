@@ -8,6 +8,7 @@ import inspect
 import os
 
 from . import hub, imports
+from .guard import instead
 from .notes import tell
 from .session import settings
 
@@ -79,15 +80,13 @@ def _given(function, allowed, owner, name=None, **wanted):
     has = inspect.signature(original).parameters
     wanted = {name: value for name, value in wanted.items() if name in has}
 
-    @functools.wraps(original)
+    @instead(function, owner)
     def offline(*arguments, **more):
         # By name, since one that was given by its place would be given twice.
         more.update(zip(has, arguments))
         more.update((name, value) for name, value in wanted.items() if more.get(name) not in allowed)
         _tell(name or owner.__name__, "put offline")
         return original(**more)
-
-    setattr(owner, function, offline)
 
 
 def _neptune(kind, module):
@@ -98,15 +97,12 @@ def _neptune(kind, module):
 
 def _safetensors(module):
     """It calls the kernel itself to rename the file that it has written, as 0.8 does, so it writes where what is written is held."""
-    original = module.serialize_file
 
-    @functools.wraps(original)
+    @instead("serialize_file", module)
     def serialize_file(tensors, filename, *arguments, **more):
         open(filename, "ab").close()
         held = f"{_HELD}/files{os.path.realpath(filename)}"
-        return original(tensors, held if os.path.exists(held) else filename, *arguments, **more)
-
-    module.serialize_file = serialize_file
+        return serialize_file.__wrapped__(tensors, held if os.path.exists(held) else filename, *arguments, **more)
 
 
 def _is_remote(uri):
@@ -115,13 +111,11 @@ def _is_remote(uri):
 
 def _mlflow(module):
     for owner, name in ((module, "set_tracking_uri"), (module, "set_registry_uri"), (getattr(module, "MlflowClient", None), "__init__")):
-        original = getattr(owner, name, None)
-        if original is not None:
-            setattr(owner, name, _to_files(original))
+        _to_files(owner, name)
 
 
-def _to_files(original):
-    @functools.wraps(original)
+def _to_files(owner, name):
+    @instead(name, owner)
     def local(*arguments, **more):
         def of(uri):
             if isinstance(uri, str) and _is_remote(uri):
@@ -129,16 +123,12 @@ def _to_files(original):
                 return _LOCAL
             return uri
 
-        return original(*map(of, arguments), **{name: of(value) for name, value in more.items()})
-
-    return local
+        return local.__wrapped__(*map(of, arguments), **{name: of(value) for name, value in more.items()})
 
 
 def _hub(module):
     for name in _PUSHES:
-        original = getattr(module.HfApi, name, None)
-        if original is not None:
-            setattr(module.HfApi, name, _left_out(module, name, original))
+        _leave_out(module, name)
     # Functions of the module are methods of an HfApi that it has made, bound before.
     api = getattr(module, "api", None)
     for name in _PUSHES if api is not None else ():
@@ -150,21 +140,18 @@ def _of_new_repositories(module):
     """What a script asks of a repository that it would have made is not there yet."""
     if not settings.measures:
         hub.follow(module)
-    original = module.hf_hub_download
 
-    @functools.wraps(original)
+    @instead("hf_hub_download", module)
     def hf_hub_download(repo_id, filename, *arguments, **more):
         if repo_id in _new:
             from huggingface_hub import errors
 
             raise errors.EntryNotFoundError(f"{filename} is not in {repo_id}, which was not made: vramlab leaves out what changes a hub")
-        return original(repo_id, filename, *arguments, **more)
-
-    module.hf_hub_download = hf_hub_download
+        return hf_hub_download.__wrapped__(repo_id, filename, *arguments, **more)
 
 
-def _left_out(module, name, original):
-    @functools.wraps(original)
+def _leave_out(module, name):
+    @instead(name, module.HfApi)
     def left_out(self, *arguments, **more):
         _tell("Hugging Face's hub", "pushes to it are left out")
         repository = more.get("repo_id") or next((each for each in arguments if isinstance(each, str)), "") or "user/repository"
@@ -188,5 +175,3 @@ def _left_out(module, name, original):
             future.set_result(made)
             return future
         return made
-
-    return left_out

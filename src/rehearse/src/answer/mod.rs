@@ -24,6 +24,7 @@ pub use contents::BlockGroup;
 pub use host::HostMemory;
 pub use out_of_memory::Caught;
 pub use passes::{Leftover, trains};
+pub use phases::PhaseRow;
 pub use place::{Line, LiveBytes, MOST_ROWS, module_of, moment};
 pub use placeholders::{BESIDE, PlaceholderSize};
 pub use process::{Failure, ProcessAnswer};

@@ -9,7 +9,7 @@ use sim::trace::{MemoryBlock, Phase};
 use std::collections::HashMap;
 
 /// The moment at which most bytes were allocated, or at which memory ran out.
-#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, schemars::JsonSchema)]
 pub struct Peak {
     /// Of a training script: the step, and for what is no training the last one that ended.
     pub step: u32,
@@ -36,21 +36,7 @@ pub struct Peak {
 pub fn peak(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -> Peak {
     let events = trace.events.as_slice();
     let Some(event) = events.get(moment) else {
-        return Peak {
-            step: 0,
-            phase: Phase::Load.name(),
-            pass: 0,
-            line: None,
-            called_from: None,
-            forward_line: None,
-            module: None,
-            operator: None,
-            bytes: 0,
-            categories: Vec::new(),
-            modules: Vec::new(),
-            lines: Vec::new(),
-            contents: Vec::new(),
-        };
+        return Peak { phase: Phase::Load.name(), ..Peak::default() };
     };
     let live: Vec<&MemoryBlock> = blocks.iter().filter(|block| block.device == device && block.lives_after(moment)).collect();
     let line = |stack: u32| trace.line(stack).map(Line::from);

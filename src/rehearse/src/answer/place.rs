@@ -1,7 +1,7 @@
 //! Lines and modules of a script, and the bytes of blocks that are theirs.
 
 use crate::capture::process::{Frame, Trace};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use sim::trace::MemoryBlock;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, schemars::JsonSchema)]
@@ -18,13 +18,13 @@ impl From<&Frame> for Line {
 }
 
 /// Bytes of blocks that live at the peak.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct LiveBytes {
     pub name: String,
     pub bytes: i64,
     pub blocks: usize,
     /// Of a line: what is written there, by which a later version of the file knows it again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
 }
 

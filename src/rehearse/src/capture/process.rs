@@ -263,6 +263,15 @@ pub struct Trace {
     pub work: Vec<Work>,
 }
 
+/// What CUDA came up with.
+#[derive(Deserialize)]
+struct Devices {
+    device: String,
+    devices: u32,
+    #[serde(default)]
+    cards: Vec<usize>,
+}
+
 /// Of the form of `names`.
 pub const VERSION: u32 = 1;
 
@@ -271,101 +280,36 @@ pub const VERSION: u32 = 1;
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum TraceLine {
     Process(Process),
-    Device {
-        device: String,
-        devices: u32,
-        #[serde(default)]
-        cards: Vec<usize>,
-    },
-    Communicator {
-        communicator: u32,
-    },
-    Frame {
-        frame: u32,
-        file: String,
-        line: LineNumber,
-        function: String,
-    },
-    Generated {
-        generated: String,
-        lines: Vec<Origin>,
-    },
-    Stack {
-        stack: u32,
-        frames: Vec<u32>,
-    },
-    Module {
-        module: u32,
-        name: String,
-    },
-    Tensor {
-        tensor: u32,
-        name: String,
-    },
-    Variable {
-        variable: u32,
-        name: String,
-        file: String,
-        function: String,
-    },
-    Operator {
-        operator: u32,
-        name: String,
-        uncounted: Option<String>,
-    },
-    Note {
-        note: String,
-    },
+    Device(Devices),
+    Communicator { communicator: u32 },
+    Frame { frame: u32, file: String, line: LineNumber, function: String },
+    Generated { generated: String, lines: Vec<Origin> },
+    Stack { stack: u32, frames: Vec<u32> },
+    Module { module: u32, name: String },
+    Tensor { tensor: u32, name: String },
+    Variable { variable: u32, name: String, file: String, function: String },
+    Operator { operator: u32, name: String, uncounted: Option<String> },
+    Note { note: String },
     Exception(Exception),
-    Refused {
-        refused: String,
-    },
-    NoCode {
-        no_code: String,
-    },
-    Managed {
-        managed: u64,
-    },
-    RefusedOperator {
-        refused_operator: String,
-        stack: u32,
-    },
-    LeftOut {
-        left_out: String,
-        times: u64,
-        why: String,
-    },
-    Stopped {
-        stopped: u32,
-        at: u64,
-    },
-    Ended {
-        ended: bool,
-    },
+    Refused { refused: String },
+    NoCode { no_code: String },
+    Managed { managed: u64 },
+    RefusedOperator { refused_operator: String, stack: u32 },
+    LeftOut { left_out: String, times: u64, why: String },
+    Stopped { stopped: u32, at: u64 },
+    Ended { ended: bool },
     Technique(TechniqueOutcome),
     Unreached(SkippedCode),
     Varied(PlaceholderBranch),
     Keeps(Retainer),
-    Batches {
-        batches: Vec<(u64, u64)>,
-    },
-    PassBatches {
-        pass_batches: Vec<(u64, u64)>,
-    },
+    Batches { batches: Vec<(u64, u64)> },
+    PassBatches { pass_batches: Vec<(u64, u64)> },
     Loader(ScriptLoader),
-    Flops {
-        flops: u64,
-    },
-    Host {
-        host: HostFigures,
-    },
+    Flops { flops: u64 },
+    Host { host: HostFigures },
     Gpu(RealGpu),
-    Meters {
-        meters: Meters,
-    },
-    Rank {
-        rank: u32,
-    },
+    Meters { meters: Meters },
+    Rank { rank: u32 },
 }
 
 impl Trace {
@@ -417,7 +361,7 @@ impl Trace {
     fn name(&mut self, line: TraceLine) {
         match line {
             TraceLine::Process(process) => self.process = process,
-            TraceLine::Device { device, devices, cards } => (self.devices, self.cards) = (Some((device, devices)), cards),
+            TraceLine::Device(Devices { device, devices, cards }) => (self.devices, self.cards) = (Some((device, devices)), cards),
             TraceLine::Communicator { communicator } => self.communicators.push(communicator),
             TraceLine::Frame { frame, file, line, function } => {
                 let line = line.0;
@@ -624,8 +568,8 @@ mod tests {
         same("trace.h", "Kind", &|number| sim::trace::Kind::of(number).map(|kind| format!("{kind:?}")));
         same("trace.h", "Phase", &|number| Phase::of(number).map(|phase| format!("{phase:?}")));
         same("trace.h", "Label", &|number| sim::trace::Label::of(number).map(|label| format!("{label:?}")));
-        same("python/work.h", "WorkKind", &|number| WorkKind::of(number as u8).map(|kind| format!("{kind:?}")));
-        same("python/work.h", "Precision", &|number| Precision::of(number as u8).map(|precision| format!("{precision:?}")));
+        same("python/work.h", "WorkKind", &|number| WorkKind::of(number).map(|kind| format!("{kind:?}")));
+        same("python/work.h", "Precision", &|number| Precision::of(number).map(|precision| format!("{precision:?}")));
         // Python's, in the order of their numbers.
         for (text, begins, header) in [
             (include_str!("../../python/vramlab_rehearsal/device.py"), "FORWARD, ", "Phase"),

@@ -119,6 +119,34 @@ const OF_SESSION: [&str; 2] = ["cards", FAILED];
 const OF_PROCESS: [&str; 5] = ["names", "events", "work", "loading", "lost"];
 
 impl Capture {
+    /// Of a command that ended well at once, in whose folder nothing has been read yet.
+    pub fn new(command: Vec<String>, card: Card, folder: &Path) -> Capture {
+        Capture {
+            version: VERSION,
+            command,
+            card,
+            gpus: 1,
+            lag: 0,
+            host_factor: 1.0,
+            timeout: None,
+            host_memory: 0,
+            seconds: 0.0,
+            cores: 1,
+            status: 0,
+            timed_out: false,
+            interrupted: false,
+            held: None,
+            last_line_of_stderr: String::new(),
+            found: Found::default(),
+            folder: folder.to_owned(),
+            traces: Vec::new(),
+            occupancy: Occupancy::default(),
+            hooked: false,
+            without_torch: None,
+            not_set_up: None,
+        }
+    }
+
     /// Adds what processes wrote into the folder.
     ///
     /// # Errors
@@ -258,12 +286,8 @@ mod tests {
         fs::write(&path, "no archive").unwrap();
         assert!(refused().contains("make one by vramlab rehearse --keep FILE"), "{}", refused());
         let of_version = |version: u32| {
-            let about = format!(
-                r#"{{"version":{version},"command":["train"],"card":"24GiB","gpus":1,"lag":0,"host_factor":1.0,"timeout":null,"cores":1,
-                "status":0,"timed_out":false,"interrupted":false,"last_line_of_stderr":""}}"#
-            );
-            let capture: Capture = serde_json::from_str(&about).unwrap();
-            Capture { folder: folder.path().join("session"), ..capture }.keep(&path).unwrap();
+            let capture = Capture::new(vec!["train".to_string()], "24GiB".parse().unwrap(), &folder.path().join("session"));
+            Capture { version, ..capture }.keep(&path).unwrap();
         };
         fs::create_dir(folder.path().join("session")).unwrap();
         of_version(VERSION + 1);

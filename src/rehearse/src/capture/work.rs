@@ -8,74 +8,49 @@ use sim::trace::Phase;
 use std::fs;
 use std::path::Path;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub enum WorkKind {
-    #[default]
-    Pointwise,
-    Matmul,
-    Attention,
-    AttentionBackward,
-    Convolution,
-    Reduction,
-    Index,
-    Optimizer,
-    /// Between host and device.
-    Copy,
-    /// Recurrent layers of cuDNN.
-    Recurrent,
+sim::listed! {
+    /// What an operator does, with its number in a record and its name in records of operators.
+    #[derive(Default)]
+    WorkKind {
+        #[default]
+        Pointwise = 0 as "pointwise",
+        Matmul = 1 as "matmul",
+        Attention = 2 as "attention",
+        AttentionBackward = 3 as "attention_backward",
+        Convolution = 4 as "convolution",
+        Reduction = 5 as "reduction",
+        Index = 6 as "index",
+        Optimizer = 7 as "optimizer",
+        /// Between host and device.
+        Copy = 8 as "copy",
+        /// Recurrent layers of cuDNN.
+        Recurrent = 9 as "recurrent",
+    }
+}
+
+sim::listed! {
+    #[derive(Default)]
+    Precision {
+        /// fp16 and bf16.
+        #[default]
+        Half = 0 as "half",
+        Single = 1 as "single",
+        Tf32 = 2 as "tf32",
+        Double = 3 as "double",
+    }
 }
 
 impl WorkKind {
-    pub fn of(number: u8) -> Option<WorkKind> {
-        use WorkKind::{
-            Attention, AttentionBackward, Convolution, Copy, Index, Matmul, Optimizer, Pointwise, Recurrent, Reduction,
-        };
-        [Pointwise, Matmul, Attention, AttentionBackward, Convolution, Reduction, Index, Optimizer, Copy, Recurrent]
-            .get(number as usize)
-            .copied()
-    }
-
     /// As records of operators have it.
     pub fn named(name: &str) -> Option<WorkKind> {
-        Some(match name {
-            "pointwise" => WorkKind::Pointwise,
-            "matmul" => WorkKind::Matmul,
-            "attention" => WorkKind::Attention,
-            "attention_backward" => WorkKind::AttentionBackward,
-            "convolution" => WorkKind::Convolution,
-            "reduction" => WorkKind::Reduction,
-            "index" => WorkKind::Index,
-            "optimizer" => WorkKind::Optimizer,
-            "recurrent" => WorkKind::Recurrent,
-            _ => return None,
-        })
+        WorkKind::ALL.iter().copied().find(|kind| kind.name() == name)
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Precision {
-    /// fp16 and bf16.
-    #[default]
-    Half,
-    Single,
-    Tf32,
-    Double,
 }
 
 impl Precision {
     /// As records of operators have it.
     pub fn named(name: &str) -> Option<Precision> {
-        Some(match name {
-            "half" => Precision::Half,
-            "single" => Precision::Single,
-            "tf32" => Precision::Tf32,
-            "double" => Precision::Double,
-            _ => return None,
-        })
-    }
-
-    pub fn of(number: u8) -> Option<Precision> {
-        [Precision::Half, Precision::Single, Precision::Tf32, Precision::Double].get(number as usize).copied()
+        Precision::ALL.iter().copied().find(|precision| precision.name() == name)
     }
 }
 
@@ -142,9 +117,6 @@ impl Default for Work {
 
 const MAGIC: &[u8] = b"VLWORK03";
 const HEADER: usize = 64;
-/// Of captures that were kept before: without what stands behind the host's time.
-const BEFORE: &[u8] = b"VLWORK02";
-const BEFORE_RECORD: usize = 80;
 pub const RECORD: usize = 88;
 
 impl Work {
@@ -157,8 +129,8 @@ impl Work {
         let (u16_at, u32_at) = (|at| u16::from_le_bytes(field(record, at)), |at| u32::from_le_bytes(field(record, at)));
         let (u64_at, f64_at) = (|at| u64::from_le_bytes(field(record, at)), |at| f64::from_le_bytes(field(record, at)));
         Some(Work {
-            kind: WorkKind::of(record[0])?,
-            precision: Precision::of(record[1])?,
+            kind: WorkKind::of(record[0].into())?,
+            precision: Precision::of(record[1].into())?,
             phase: Phase::of(record[2].into())?,
             synchronises: record[3] & 1 != 0,
             waited: record[3] & 2 != 0,
@@ -192,14 +164,6 @@ impl Work {
         })
     }
 
-    /// What ran in a backward pass counts as one.
-    fn read_before(record: &[u8; BEFORE_RECORD]) -> Option<Work> {
-        let mut whole = [0; RECORD];
-        whole[..BEFORE_RECORD].copy_from_slice(record);
-        let work = Work::read(&whole)?;
-        Some(Work { direction: if work.phase == Phase::Backward { 3 } else { 0 }, ..work })
-    }
-
     /// What a process's folder holds of it; nothing where CUDA never came up.
     ///
     /// # Errors
@@ -215,10 +179,6 @@ impl Work {
             return Ok(Vec::new());
         }
         let (magic, record) = (&bytes[..MAGIC.len()], u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]));
-        if magic == BEFORE && record == BEFORE_RECORD as u32 {
-            let (records, _) = bytes[HEADER..].as_chunks::<BEFORE_RECORD>();
-            return Ok(records.iter().filter_map(Work::read_before).collect());
-        }
         ensure!(
             magic == MAGIC && record == RECORD as u32,
             "{} was written by another version of vramlab ({}, records of {record} bytes; this one reads {}, {RECORD} bytes), so that no \
@@ -250,8 +210,7 @@ mod tests {
             Work::of_folder(folder.path()).map_err(|error| error.to_string())
         };
         assert_eq!(of(MAGIC, 88, 176).unwrap().len(), 2);
-        assert_eq!(of(BEFORE, 80, 240).unwrap().len(), 3);
-        for (magic, record) in [(b"VLWORK02", 88), (b"VLWORK01", 80)] {
+        for (magic, record) in [(b"VLWORK02", 80), (b"VLWORK03", 80)] {
             let error = of(magic, record, 0).unwrap_err();
             assert!(error.contains("another version") && error.contains("rehearse the script again"), "{error}");
         }

@@ -478,6 +478,7 @@ mod tests {
     use crate::run::executor::{Executor, Output};
     use crate::run::session::Session;
     use sim::trace::{Event, Kind};
+    use std::path::Path;
 
     /// A script whose bytes are linear in the number, and an allocator of which a share lies idle when memory runs out.
     fn tried(constant: i64, each: i64, share: f64, room: i64, first: u64) -> (u64, usize) {
@@ -603,13 +604,8 @@ mod tests {
             trace.devices = Some(("simulated".to_string(), 1));
             (trace.events, trace.streams, trace.stopped) = (events, vec![0], fits.then_some(3));
             trace.exception = if fits { None } else { Some(serde_json::from_str(exception)?) };
-            let about = format!(
-                r#"{{"version":1,"command":["train"],"card":"{}","gpus":1,"lag":0,"host_factor":1.0,"timeout":null,"cores":1,"status":{},
-                "timed_out":false,"interrupted":false,"last_line_of_stderr":""}}"#,
-                rehearsal.card,
-                if fits { 0 } else { 1 << 8 }
-            );
-            let capture = Capture { traces: vec![trace], ..serde_json::from_str(&about)? };
+            let capture = Capture::new(vec!["train".to_string()], rehearsal.card, Path::new(""));
+            let capture = Capture { traces: vec![trace], status: if fits { 0 } else { 1 << 8 }, ..capture };
             Ok((capture, None))
         }
     }

@@ -4,14 +4,11 @@
 use super::replay;
 use super::what_if::SETTINGS;
 use crate::answer::{Answer, answer};
-use crate::capture::occupancy::Occupancy;
-use crate::capture::process::VERSION;
-use crate::capture::session::{Capture, Found};
+use crate::capture::session::Capture;
 use crate::run::executor::{LARGE, Rehearsal};
 use crate::run::session::Session;
-use crate::show::text::{self, SnapshotText};
+use crate::show::text::{self, OfCard};
 use anyhow::{Context, Result, bail, ensure};
-use serde::Deserialize;
 use sim::cards::Card;
 use std::fs::File;
 use std::io::Read;
@@ -26,23 +23,6 @@ pub struct SnapshotAnswer {
     /// With each setting of the allocator the least memory that would do, the CUDA context of the card included; or why that is not known.
     needs: Vec<(String, Result<i64, String>)>,
     _session: Session,
-}
-
-/// What was found beside the trace of a card.
-#[derive(Debug, Clone, Deserialize)]
-pub struct OfCard {
-    pub device: u16,
-    pub events: usize,
-    /// Bytes that were there before the history began.
-    pub before: i64,
-    pub failed: Vec<FailedRequest>,
-}
-
-/// Memory that was asked for and was not there, in bytes.
-#[derive(Debug, Clone, Copy, Deserialize)]
-pub struct FailedRequest {
-    pub bytes: i64,
-    pub free: i64,
 }
 
 /// Whether a file is a pickle, as a snapshot is, and no capture.
@@ -71,31 +51,8 @@ impl SnapshotAnswer {
             bail!("reading {}: {}", path.display(), why.trim().lines().last().unwrap_or("it is no snapshot"));
         }
         let cards: Vec<OfCard> = serde_json::from_slice(&read.stdout).context("reading what was found in the snapshot")?;
-        let capture = Capture {
-            version: VERSION,
-            command: vec![path.display().to_string()],
-            card: judged,
-            gpus: cards.len() as u32,
-            lag: 0,
-            host_factor: 1.0,
-            timeout: None,
-            host_memory: 0,
-            seconds: 0.0,
-            cores: 1,
-            status: 0,
-            timed_out: false,
-            interrupted: false,
-            held: None,
-            last_line_of_stderr: String::new(),
-            found: Found::default(),
-            folder: session.path().to_owned(),
-            traces: Vec::new(),
-            occupancy: Occupancy::default(),
-            hooked: true,
-            without_torch: None,
-            not_set_up: None,
-        };
-        let mut capture = capture.of_session()?;
+        let capture = Capture::new(vec![path.display().to_string()], judged, session.path());
+        let mut capture = Capture { gpus: cards.len() as u32, hooked: true, ..capture }.of_session()?;
         let mut answer = answer(&capture)?;
         ensure!(answer.peak_reserved > 0, "{} has no memory of a GPU in its history", path.display());
         capture.found.lines = answer.lines();
@@ -119,14 +76,7 @@ impl SnapshotAnswer {
     pub fn text(&self) -> String {
         let worst = self.answer.processes.first();
         let about = worst.and_then(|worst| self.cards.iter().find(|card| card.device == worst.device));
-        text::snapshot(&SnapshotText {
-            answer: &self.answer,
-            trace: &self.capture.traces[0],
-            events: about.map_or(0, |card| card.events),
-            before: about.map_or(0, |card| card.before),
-            failed: about.map_or(Vec::new(), |card| card.failed.iter().map(|failed| (failed.bytes, failed.free)).collect()),
-            needs: &self.needs,
-        })
+        text::snapshot(&self.answer, &self.capture.traces[0], about, &self.needs)
     }
 }
 

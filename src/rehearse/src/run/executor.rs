@@ -3,14 +3,14 @@
 use super::clock::{ClockServer, Clocks};
 use super::held;
 use super::libraries::{Libraries, libraries};
-use super::session::{self, LeftProcesses, PythonSettings, Session};
+use super::session::{self, LeftProcesses, Session};
 use crate::capture::held::HeldBack;
 use crate::capture::host::memory_of_this_machine;
-use crate::capture::occupancy::Occupancy;
 use crate::capture::plain::on_one_line;
 use crate::capture::process::VERSION;
-use crate::capture::session::{Capture, FAILED, Found, script_of};
+use crate::capture::session::{Capture, FAILED, script_of};
 use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
 use sim::cards::{self, Card};
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,18 +24,24 @@ use std::time::{Duration, Instant};
 use std::{fmt, fs, thread};
 
 /// A command on a simulated GPU, and how it is run there. [`Rehearsal::new`] finds what that takes on this machine.
-#[derive(Debug, Clone)]
+///
+/// What is not skipped is told its Python processes, too, under these names.
+#[derive(Debug, Clone, Serialize)]
 pub struct Rehearsal {
     /// Program and arguments.
+    #[serde(skip)]
     pub command: Vec<OsString>,
+    #[serde(skip)]
     pub card: Card,
     /// Optimizer steps after which the command is ended; none for all.
     pub steps: Option<u32>,
     /// For the predicted time of a step: how many times as long as here the host takes between launches.
+    #[serde(skip)]
     pub host_factor: f64,
     /// GPUs of the machine, 1 to 16; one where none is given, or as many as a launcher starts ranks.
     pub gpus: Option<u32>,
     /// How many kernels later than at once what is under way on a stream is over.
+    #[serde(skip)]
     pub lag: u32,
     /// How many such GPUs techniques that split over several are tried on.
     pub cards: u32,
@@ -48,32 +54,55 @@ pub struct Rehearsal {
     /// Whether rows are made for data sets that are not there, and of which columns.
     pub fake_data: Option<String>,
     /// Bytes of memory that the target's host has; none for as many as this one has.
+    #[serde(skip)]
     pub host_memory: Option<u64>,
     /// Leave new parameters uninitialised.
     pub no_init: bool,
     /// Turn `torch.compile` off.
     pub eager: bool,
     /// Have the script's own clocks advance by predicted time.
+    #[serde(rename = "clocks")]
     pub clock: bool,
     /// Who predicts it.
+    #[serde(skip)]
     pub clocks: Clocks,
     /// Seconds after which the command is ended.
+    #[serde(skip)]
     pub timeout: Option<f64>,
     /// Read the meters and the clock of a real GPU, and simulate nothing; for [`what_if`](crate::what_if::what_if) alone.
     pub measures: bool,
     /// Whether what the command writes is written; else it is held back, for the answer to tell.
     pub writes: bool,
     /// A folder for what was held back.
+    #[serde(skip)]
     pub keep_writes: Option<PathBuf>,
     /// Whether the command reads nothing, and nobody sees what it prints.
+    #[serde(skip)]
     pub is_silent: bool,
     /// Whether the standard output is somebody else's: what the command prints there goes to the standard error.
+    #[serde(skip)]
     pub leaves_stdout: bool,
     /// Is told what goes on, a line at a time.
+    #[serde(skip)]
     pub progress: fn(&str),
+    #[serde(flatten)]
     pub(crate) libraries: Libraries,
+    #[serde(flatten)]
     pub(crate) variant: Variant,
+    #[serde(skip)]
     pub(crate) executor: &'static dyn Executor,
+}
+
+/// `settings.json` in the session's folder, which Python reads into `settings`. What C++ is told, in any process, is in the environment
+/// ([`session::follow`]).
+#[derive(Serialize)]
+struct PythonSettings<'a> {
+    /// Of the trace, which its reader looks for.
+    version: u32,
+    #[serde(flatten)]
+    rehearsal: &'a Rehearsal,
+    /// Whom to ask for predicted time.
+    clock: Option<&'a str>,
 }
 
 /// Whether what a command prints is seen.
@@ -93,13 +122,15 @@ pub(crate) trait Executor: fmt::Debug + Sync {
 struct Processes;
 
 /// How a rehearsal differs from the one that was asked for.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Variant {
     /// Names of what `python/vramlab_rehearsal/techniques` switches on.
     pub techniques: Vec<&'static str>,
     /// More of the environment.
+    #[serde(skip)]
     pub settings: Vec<(&'static str, String)>,
     /// Another command than the one given.
+    #[serde(skip)]
     pub command: Option<Vec<OsString>>,
     /// Whether floating-point operations are counted.
     pub counts: bool,
@@ -159,31 +190,9 @@ impl Rehearsal {
     }
 
     fn command(&self, session: &Path, clock: Option<&ClockServer>) -> Result<Command> {
-        let settings = PythonSettings {
-            version: VERSION,
-            libraries: &self.libraries.folder,
-            compiled: &self.libraries.compiled,
-            carried: &self.libraries.carried,
-            graphs: &self.libraries.graphs,
-            hub: &self.libraries.hub,
-            measures: self.measures,
-            steps: self.steps,
-            gpus: self.gpus,
-            cards: self.cards,
-            world_size: self.rank.map(|(_, size)| size),
-            rank: self.rank.map(|(rank, _)| rank),
-            sent: self.sent.as_deref(),
-            holds: !self.writes,
-            no_init: self.no_init,
-            eager: self.eager,
-            techniques: &self.variant.techniques,
-            longest: self.longest,
-            fake_data: self.fake_data.as_deref(),
-            counts: self.variant.counts,
-            clock: clock.map(|server| server.name.as_str()),
-            clocks: self.clock,
-        };
-        settings.write(session)?;
+        let told = PythonSettings { version: VERSION, rehearsal: self, clock: clock.map(|server| server.name.as_str()) };
+        let (path, text) = (session.join("settings.json"), serde_json::to_string(&told).context("writing what Python is told")?);
+        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         let mut command = Command::new(&self.words()[0]);
         command.args(&self.words()[1..]);
         session::follow(&mut command, session, &self.libraries, !self.measures);
@@ -247,9 +256,6 @@ impl Executor for Processes {
         let mut child = command.spawn().map_err(|error| not_started(&words, error))?;
         let (status, timed_out) = wait(rehearsal, &mut child, session.path())?;
         let capture = Capture {
-            version: VERSION,
-            command: words,
-            card: rehearsal.card,
             gpus: rehearsal.gpus.unwrap_or(1),
             lag: rehearsal.lag,
             host_factor: rehearsal.host_factor,
@@ -261,14 +267,8 @@ impl Executor for Processes {
             timed_out,
             interrupted: INTERRUPTED.load(Ordering::SeqCst),
             last_line_of_stderr: heard.map_or_else(String::new, last_line),
-            found: Found::default(),
-            folder: session.path().to_owned(),
-            traces: Vec::new(),
-            occupancy: Occupancy::default(),
             held: HeldBack::read(session.path())?,
-            hooked: false,
-            without_torch: None,
-            not_set_up: None,
+            ..Capture::new(words, rehearsal.card, session.path())
         };
         Ok((capture.of_session()?, Some(session)))
     }

@@ -3,6 +3,7 @@
 use crate::capture::session::remedy;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::StatVfsMountFlags;
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, DirBuilder};
@@ -78,9 +79,10 @@ fn others_who_write(owner: u32, group: u32, mode: u32, user: u32) -> Option<Stri
 }
 
 /// Where a process under rehearsal finds what it needs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Libraries {
     /// The simulated runtime and driver, the Python files, and sources.
+    #[serde(rename = "libraries")]
     pub folder: PathBuf,
     /// What is compiled for a version of PyTorch; there for the version that this program was built with.
     pub compiled: PathBuf,

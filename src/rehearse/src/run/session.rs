@@ -5,7 +5,6 @@ use super::nvidia_smi::NAME as NVIDIA_SMI;
 use anyhow::{Context, Result};
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -65,61 +64,6 @@ fn sweep(cache: &Path) {
         {
             fs::remove_dir_all(&path).ok();
         }
-    }
-}
-
-/// What a rehearsal's Python processes are told: `settings.json` in the session's folder, which they read into `settings`, under these names.
-/// What C++ is told, in any process, is in the environment ([`follow`]).
-#[derive(Debug, Serialize)]
-pub struct PythonSettings<'a> {
-    /// Of the trace, which its reader looks for ([`VERSION`](crate::capture::process::VERSION)).
-    pub version: u32,
-    /// The simulated libraries, the Python files, and the sources.
-    pub libraries: &'a Path,
-    /// What is compiled for a version of PyTorch, and further versions that a wheel brings.
-    pub compiled: &'a Path,
-    pub carried: &'a Path,
-    /// What `torch.compile` made, for later rehearsals.
-    pub graphs: &'a Path,
-    /// A cache of the hub whose weights are holes.
-    pub hub: &'a Path,
-    /// A real GPU's meters and clock are read; nothing is simulated.
-    pub measures: bool,
-    /// How many optimizer steps to run; none for all.
-    pub steps: Option<u32>,
-    /// How many GPUs the machine has, where that was asked for.
-    pub gpus: Option<u32>,
-    /// How many cards the techniques that split over several have.
-    pub cards: u32,
-    /// A job of so many processes, of which this one is that rank and the others are not there.
-    pub world_size: Option<u32>,
-    pub rank: Option<u32>,
-    /// A folder of the ranks that are rehearsed one after the other, for the objects that they send.
-    pub sent: Option<&'a Path>,
-    /// Whether uploads are held back, as what is written is.
-    pub holds: bool,
-    /// Whether initialisation of parameters is left out.
-    pub no_init: bool,
-    /// Whether `torch.compile` is turned off.
-    pub eager: bool,
-    /// Techniques to switch on, by their names in `python/vramlab_rehearsal/techniques`.
-    pub techniques: &'a [&'static str],
-    /// Whether the second batch of a training is the largest that its loader gives.
-    pub longest: bool,
-    /// Columns of rows for data sets that are not there, as they are typed; empty where a data set says them itself, none where nothing is made.
-    pub fake_data: Option<&'a str>,
-    /// Whether floating-point operations are counted, in one step more.
-    pub counts: bool,
-    /// Whom to ask for predicted time; and whether the script's own clocks tell it.
-    pub clock: Option<&'a str>,
-    pub clocks: bool,
-}
-
-impl PythonSettings<'_> {
-    pub fn write(&self, session: &Path) -> Result<()> {
-        let path = session.join("settings.json");
-        let text = serde_json::to_string(self).context("writing what Python is told")?;
-        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
     }
 }
 

@@ -1,13 +1,12 @@
 //! `--check`: a rehearsal held against an earlier one, as a test of memory.
 
 use super::diff::{PeakDiff, diff};
-use crate::answer::{Answer, BlockGroup, LiveBytes, answer, moment};
+use crate::answer::{Answer, BlockGroup, answer, moment};
 use crate::capture::plain::on_one_line;
 use crate::capture::session::Capture;
 use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
 use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -86,9 +85,7 @@ struct EarlierPeak {
     phase: String,
     #[serde(default)]
     pass: i64,
-    #[serde(default)]
     contents: Vec<BlockGroup>,
-    lines: Vec<LiveBytes>,
 }
 
 impl Earlier {
@@ -105,12 +102,16 @@ impl Earlier {
             answer.add(&capture.found, &capture.card);
             serde_json::from_value(serde_json::to_value(answer)?)?
         } else {
-            let what = || format!("{} is neither an answer of vramlab rehearse --json nor a capture of --keep", path.display());
+            let what = || {
+                format!(
+                    "{} is neither an answer of vramlab rehearse --json nor a capture of --keep, or of an earlier vramlab: rehearse it again",
+                    path.display()
+                )
+            };
             serde_json::from_slice(&bytes).with_context(what)?
         };
-        let lines = read.processes.iter().flat_map(|process| &process.peak.lines).map(|held| held.bytes);
         let contents = read.processes.iter().flat_map(|process| &process.peak.contents);
-        let bytes = lines.chain(contents.flat_map(|group| [group.bytes, group.allocated]));
+        let bytes = contents.flat_map(|group| [group.bytes, group.allocated]);
         ensure!(
             [read.peak_allocated, read.peak_reserved].into_iter().chain(bytes).all(|bytes| (0..=MOST).contains(&bytes)),
             "{} has bytes that no card has",
@@ -119,9 +120,6 @@ impl Earlier {
         // It may come from anywhere, and is shown.
         for process in &mut read.processes {
             (process.torch, process.peak.phase) = (on_one_line(&process.torch), on_one_line(&process.peak.phase));
-            for held in &mut process.peak.lines {
-                (held.name, held.source) = (on_one_line(&held.name), held.source.as_deref().map(on_one_line));
-            }
             for group in &mut process.peak.contents {
                 let texts = [&mut group.line, &mut group.function, &mut group.module, &mut group.category, &mut group.operator];
                 let texts = texts.into_iter().chain(&mut group.source).chain(&mut group.freed);
@@ -195,87 +193,11 @@ impl Earlier {
                 let _ = writeln!(text, "  The earlier answer is of PyTorch {}, this one of PyTorch {}.", before.torch, after.torch);
             }
             if grew {
-                // An answer of an earlier version has its lines alone.
-                text += &match before.peak.contents.is_empty() {
-                    true => grown(&before.peak.lines, &after.peak.lines),
-                    false => format!("\n  What lives at the peak:\n{}", diff(&before.peak.contents, &after.peak.contents).text()),
-                };
+                text += &format!("\n  What lives at the peak:\n{}", diff(&before.peak.contents, &after.peak.contents).text());
             }
         }
         let verdict = if grew { "THE PEAK GREW" } else { "The peak did not grow" };
         let by = if tolerance.of(self.peak_reserved) > 0 { " by more than --tolerance allows" } else { "" };
         (format!("\n{verdict}{by}, compared with --check:\n{text}"), grew)
-    }
-}
-
-/// The lines that hold more than they did.
-fn grown(before: &[LiveBytes], after: &[LiveBytes]) -> String {
-    let (before, after) = (by_line(before), by_line(after));
-    // A line that was rewritten is the one that had its number, unless that has gone to another place.
-    let rewritten: BTreeMap<&str, i64> =
-        before.iter().filter(|(line, _)| !after.contains_key(*line)).map(|(_, (name, bytes))| (*name, *bytes)).collect();
-    let mut changes: Vec<(&str, &str, i64, Option<i64>)> = Vec::new();
-    for ((file, source), (name, bytes)) in &after {
-        let held = before.get(&(*file, *source)).map(|(_, bytes)| *bytes).or_else(|| rewritten.get(name).copied());
-        if *bytes > held.unwrap_or(0) {
-            changes.push((name, source, *bytes, held));
-        }
-    }
-    if changes.is_empty() {
-        return "\n  No line holds more at the peak than it did: the allocator keeps more of what was freed.\n".to_string();
-    }
-    changes.sort_by_key(|(.., bytes, held)| held.unwrap_or(0) - bytes);
-    let width = changes.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
-    let mut text = "\n  Lines that hold more at the peak than they did:\n".to_string();
-    for (name, source, bytes, held) in changes {
-        let more = Bytes((bytes - held.unwrap_or(0)).unsigned_abs()).to_string();
-        let before = held.map_or("nothing".to_string(), |bytes| Bytes(bytes.unsigned_abs()).to_string());
-        let _ = writeln!(text, "    +{more:>10}  {name:<width$}  ({before} before)  {source:.72}");
-    }
-    text
-}
-
-/// What lines hold, by file and by what is written there, as long as that is known: their numbers change with every line above them. The
-/// names are without the folder, which is another one on another machine.
-fn by_line(held: &[LiveBytes]) -> BTreeMap<(&str, &str), (&str, i64)> {
-    let mut lines = BTreeMap::new();
-    for held in held {
-        let name = held.name.rsplit('/').next().unwrap_or(&held.name);
-        let (file, number) = name.rsplit_once(':').unwrap_or((name, ""));
-        let (_, bytes) = lines.entry((file, held.source.as_deref().unwrap_or(number))).or_insert((name, 0));
-        *bytes += held.bytes;
-    }
-    lines
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn held(lines: &[(&str, i64, &str)]) -> Vec<LiveBytes> {
-        let held = |(name, bytes, source): &(&str, i64, &str)| LiveBytes {
-            name: name.to_string(),
-            bytes: *bytes << 20,
-            blocks: 1,
-            source: (!source.is_empty()).then(|| source.to_string()),
-        };
-        lines.iter().map(held).collect()
-    }
-
-    #[test]
-    fn a_line_is_known_by_what_is_written_there() {
-        let before =
-            held(&[("/a/t.py:7", 8, "y = f(x)"), ("/a/t.py:9", 4, "z = g(y)"), ("/a/t.py:9", 1, "z = g(y)"), ("elsewhere", 1, "")]);
-        let moved = held(&[("/b/t.py:8", 8, "y = f(x)"), ("/b/t.py:10", 5, "z = g(y)"), ("elsewhere", 1, "")]);
-        assert!(grown(&before, &moved).contains("No line holds more"), "{}", grown(&before, &moved));
-        let grew = held(&[("/b/t.py:8", 8, "y = f(x)"), ("/b/t.py:9", 2, "y = y * 1"), ("/b/t.py:10", 6, "z = g(y)")]);
-        let text = grown(&before, &grew);
-        assert!(!text.contains("t.py:8") && text.contains("t.py:9   (nothing before)  y = y * 1"), "{text}");
-        assert!(text.contains("1.00 MiB  t.py:10  (5.00 MiB before)  z = g(y)"), "{text}");
-        let rewritten = held(&[("/b/t.py:7", 9, "y = f(x + 1)"), ("/b/t.py:9", 5, "z = g(y)")]);
-        assert!(grown(&before, &rewritten).contains("(8.00 MiB before)  y = f(x + 1)"), "{}", grown(&before, &rewritten));
-        // An answer of a machine that has the file no more.
-        let unquoted = held(&[("/a/t.py:7", 9, ""), ("/a/t.py:9", 5, "")]);
-        assert!(grown(&before, &unquoted).contains("t.py:7"), "{}", grown(&before, &unquoted));
     }
 }

@@ -2,15 +2,15 @@
 
 use super::course::{LAYERS, MOST_EVENTS, View, layer, who};
 use super::text::{LISTED, caught_at, growth_at, headline, keeper_of, size_of, smallest, unreached_at, varied_of};
-use super::words::{place_of, place_or_not, share_of, short};
+use super::words::{bytes, place_of, place_or_not, share_of, short};
 use crate::answer::time::{ModuleTime, Prediction};
-use crate::answer::{Answer, LiveBytes, MOST_ROWS, module_of};
+use crate::answer::{Answer, LiveBytes, MOST_ROWS, PhaseRow, ProcessAnswer, module_of};
 use anyhow::{Context, Result};
 use base::inline::{STYLE, document, picture_address};
-use base::units::{Bytes, Seconds};
+use base::units::Seconds;
 use chart::{AreaPlot, Areas, Head, NARROW, Panel, WIDE, areas};
-use minijinja::context;
 use minijinja::value::Serde;
+use minijinja::{Value, context};
 use serde::Serialize;
 use sim::trace::MemoryBlock;
 use std::collections::{BTreeSet, HashMap};
@@ -22,10 +22,6 @@ const MOST_BLOCKS: usize = 20_000;
 const FIRST_STEPS: u32 = 8;
 /// Rows of the table of blocks.
 const ROWS: usize = 20;
-
-fn bytes(value: i64) -> String {
-    Bytes(value.unsigned_abs()).to_string()
-}
 
 /// Draws a view; with the picture, where its course lies.
 ///
@@ -55,49 +51,6 @@ fn command(answer: &Answer) -> String {
     program.into_iter().chain(answer.command.iter().skip(1).map(|word| word.into())).collect::<Vec<_>>().join(" ")
 }
 
-#[derive(Serialize)]
-struct PageRow {
-    what: String,
-    size: String,
-    bytes: i64,
-    note: String,
-}
-
-#[derive(Serialize)]
-struct PageShare {
-    name: String,
-    size: String,
-    share: String,
-    blocks: usize,
-}
-
-#[derive(Serialize)]
-struct PhaseLine {
-    step: String,
-    phase: &'static str,
-    peak: String,
-    end: String,
-    reserved: String,
-}
-
-#[derive(Serialize)]
-struct BlockLine {
-    size: String,
-    category: &'static str,
-    name: String,
-    module: String,
-    line: String,
-}
-
-#[derive(Serialize)]
-struct Other {
-    who: String,
-    file: String,
-    allocated: String,
-    reserved: String,
-    is_this: bool,
-}
-
 /// Writes the page of the process that is the `n`th of the answer; `names` are what the files of each have in their names.
 ///
 /// # Errors
@@ -112,22 +65,16 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
     let style = format!("{}\n{}", STYLE.trim_end(), include_str!("page.css").trim_end());
     let script = include_str!("page.js").trim_end();
     let others = answer.processes.iter().zip(names).enumerate();
-    let others: Vec<Other> = others
-        .map(|(m, (other, name))| Other {
-            who: who(other),
-            file: format!("memory{name}.html"),
-            allocated: bytes(other.peak_allocated),
-            reserved: bytes(other.peak_reserved),
-            is_this: m == n,
-        })
-        .collect();
+    let other = |(m, (other, name)): (usize, (&ProcessAnswer, &String))| {
+        let (allocated, reserved) = (bytes(other.peak_allocated), bytes(other.peak_reserved));
+        context! { who => who(other), file => format!("memory{name}.html"), allocated, reserved, is_this => m == n }
+    };
+    let others: Vec<Value> = others.map(other).collect();
     let peak = &process.peak;
-    let shares = |held: &[LiveBytes]| -> Vec<PageShare> {
-        let share = |row: &LiveBytes| PageShare {
-            name: short(&row.name),
-            size: bytes(row.bytes),
-            share: share_of(row.bytes, peak.bytes),
-            blocks: row.blocks,
+    let shares = |held: &[LiveBytes]| -> Vec<Value> {
+        let share = |row: &LiveBytes| {
+            let (size, share) = (bytes(row.bytes), share_of(row.bytes, peak.bytes));
+            context! { name => short(&row.name), size, share, blocks => row.blocks }
         };
         held.iter().take(MOST_ROWS).map(share).collect()
     };
@@ -139,18 +86,12 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         .collect();
     let last = process.phases.iter().map(|row| row.step).max().unwrap_or(0);
     let is_told = |step: u32| step <= FIRST_STEPS || step == last || step == peak.step;
-    let phases: Vec<PhaseLine> = process
-        .phases
-        .iter()
-        .filter(|row| is_told(row.step))
-        .map(|row| PhaseLine {
-            step: if row.step == 0 { "–".to_string() } else { row.step.to_string() },
-            phase: row.phase,
-            peak: bytes(row.peak_allocated),
-            end: bytes(row.allocated),
-            reserved: bytes(row.reserved),
-        })
-        .collect();
+    let phase = |row: &PhaseRow| {
+        let (peak, end, reserved) = (bytes(row.peak_allocated), bytes(row.allocated), bytes(row.reserved));
+        let step = if row.step == 0 { "–".to_string() } else { row.step.to_string() };
+        context! { step, phase => row.phase, peak, end, reserved }
+    };
+    let phases: Vec<Value> = process.phases.iter().filter(|row| is_told(row.step)).map(phase).collect();
     let values = context! {
         title => headline(answer),
         verdict => Serde(&answer.verdict),
@@ -207,9 +148,9 @@ fn time_of(time: &Prediction) -> (String, Vec<[String; 4]>) {
     (sentence, time.modules.iter().map(row).collect())
 }
 
-fn figures(answer: &Answer, view: &View) -> Vec<PageRow> {
+fn figures(answer: &Answer, view: &View) -> Vec<Value> {
     let process = view.process;
-    let row = |what: &str, value: i64, note: String| PageRow { what: what.to_string(), size: bytes(value), bytes: value, note };
+    let row = |what: &str, value: i64, note: String| context! { what, size => bytes(value), bytes => value, note };
     let on_device = process.peak_reserved + answer.gpu.context;
     let context = format!("with {} of context (assumed)", bytes(answer.gpu.context));
     let beyond = bytes(process.fragmentation.reserved_beyond_allocated);
@@ -255,7 +196,7 @@ impl SourcePlaces<'_> {
     }
 }
 
-fn largest(places: &mut SourcePlaces) -> Vec<BlockLine> {
+fn largest(places: &mut SourcePlaces) -> Vec<Value> {
     let view = places.view;
     let peak = view.process.moment;
     let mut live: Vec<&MemoryBlock> = view.blocks.iter().filter(|block| block.lives_after(peak)).collect();
@@ -263,13 +204,9 @@ fn largest(places: &mut SourcePlaces) -> Vec<BlockLine> {
     live.truncate(ROWS);
     let line = |block: &MemoryBlock| {
         let made = &view.events[block.made()];
-        BlockLine {
-            size: bytes(block.rounded),
-            category: block.category.name(),
-            name: places.name(block),
-            module: module_of(view.trace, block).unwrap_or_default(),
-            line: places.line(if made.origin != 0 { made.origin } else { made.stack }),
-        }
+        let line = places.line(if made.origin != 0 { made.origin } else { made.stack });
+        let (name, module) = (places.name(block), module_of(view.trace, block).unwrap_or_default());
+        context! { size => bytes(block.rounded), category => block.category.name(), name, module, line }
     };
     live.into_iter().map(line).collect()
 }

@@ -11,6 +11,7 @@ use crate::capture::process::{Frame, PlaceholderBranch, Retainer, SkippedCode, T
 use crate::capture::session::Capture;
 use base::remedies::{ACTIVATIONS, FRAGMENTATION, LOGITS, STATE};
 use base::units::Bytes;
+use serde::Deserialize;
 use sim::trace::blocks;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -349,38 +350,51 @@ fn place(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     if within.is_empty() { Ok(()) } else { writeln!(text, "    in      {}", within.join(", ")) }
 }
 
-/// A snapshot of a real GPU's allocator, and what it would need.
-pub struct SnapshotText<'a> {
-    pub answer: &'a Answer,
-    pub trace: &'a Trace,
+/// What was found beside the trace of a card.
+#[derive(Debug, Clone, Deserialize)]
+pub struct OfCard {
+    pub device: u16,
     pub events: usize,
     /// Bytes that were there before the history began.
     pub before: i64,
-    /// Bytes that were asked for in vain, and that were free.
-    pub failed: Vec<(i64, i64)>,
-    /// With each setting of the allocator, the least memory; or why that is not known.
-    pub needs: &'a [(String, Result<i64, String>)],
+    pub failed: Vec<FailedRequest>,
 }
 
-/// What a snapshot says, each line ended.
-pub fn snapshot(of: &SnapshotText) -> String {
+/// Memory that was asked for and was not there, in bytes.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct FailedRequest {
+    pub bytes: i64,
+    pub free: i64,
+}
+
+/// With each setting of the allocator the least memory that would do; or why that is not known.
+type NeedsBySetting = [(String, Result<i64, String>)];
+
+/// What a snapshot of a real GPU's allocator says, and what it would need, each line ended.
+pub fn snapshot(answer: &Answer, trace: &Trace, about: Option<&OfCard>, needs: &NeedsBySetting) -> String {
     let mut text = String::new();
     // Writing into a string cannot fail.
-    let _ = write_snapshot(&mut text, of);
+    let _ = write_snapshot(&mut text, answer, trace, about, needs);
     text
 }
 
-fn write_snapshot(text: &mut String, of: &SnapshotText) -> std::fmt::Result {
-    let Some(worst) = of.answer.processes.first() else { return Ok(()) };
-    let (device, gpu) = (worst.device, &of.answer.gpu);
+fn write_snapshot(
+    text: &mut String,
+    answer: &Answer,
+    trace: &Trace,
+    about: Option<&OfCard>,
+    needs: &NeedsBySetting,
+) -> std::fmt::Result {
+    let Some(worst) = answer.processes.first() else { return Ok(()) };
+    let (device, gpu) = (worst.device, &answer.gpu);
     writeln!(
         text,
         "\nGPU {device}: {} allocated and {} reserved at most, in {} events of PyTorch's allocator.",
         bytes(worst.peak_allocated),
         bytes(worst.peak_reserved),
-        of.events
+        about.map_or(0, |card| card.events)
     )?;
-    if let (Some((_, Ok(least))), Some(needs)) = (of.needs.first(), of.answer.needs_at_least) {
+    if let (Some((_, Ok(least))), Some(needs)) = (needs.first(), answer.needs_at_least) {
         let verdict = if *least > gpu.memory { "would NOT FIT" } else { "would fit" };
         writeln!(
             text,
@@ -390,8 +404,9 @@ fn write_snapshot(text: &mut String, of: &SnapshotText) -> std::fmt::Result {
             bytes(needs)
         )?;
     }
-    if let Some((asked, free)) = of.failed.last() {
-        let times = if of.failed.len() > 1 { format!("{} times; the last time", of.failed.len()) } else { "once:".to_string() };
+    let failed = about.map_or(&[][..], |card| &card.failed);
+    if let Some(FailedRequest { bytes: asked, free }) = failed.last() {
+        let times = if failed.len() > 1 { format!("{} times; the last time", failed.len()) } else { "once:".to_string() };
         writeln!(text, "Memory ran out {times} {} were asked for, and {} were free.", bytes(*asked), bytes(*free))?;
     }
     writeln!(text)?;
@@ -406,22 +421,23 @@ fn write_snapshot(text: &mut String, of: &SnapshotText) -> std::fmt::Result {
         writeln!(text, "    from    {}", place_of(line))?;
     }
     table(text, "What fills it, by line", &worst.peak.lines, 2 * ROWS, worst.peak.bytes)?;
-    if of.before > 0 {
+    let before = about.map_or(0, |card| card.before);
+    if before > 0 {
         writeln!(
             text,
             "\n  {} were there before the history began: they are 'elsewhere' above. torch.cuda.memory._record_memory_history() earlier, \
             or with larger max_entries, tells their lines.",
-            bytes(of.before)
+            bytes(before)
         )?;
     }
-    kept(text, of.trace, device)?;
+    kept(text, trace, device)?;
     cached(text, worst)?;
     writeln!(
         text,
         "\n  The least memory that these allocations need, {} of CUDA context included, with PyTorch's allocator set",
         bytes(gpu.context)
     )?;
-    for (setting, least) in of.needs {
+    for (setting, least) in needs {
         let least = match least {
             Ok(least) => bytes(*least),
             Err(why) => format!("not known: {}", first_line(why)),

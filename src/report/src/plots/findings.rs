@@ -1,6 +1,6 @@
 //! What a picture shows, as its title: from the figures that it draws.
 
-use super::{PlotView, levels, texts};
+use super::{PlotView, extent, grouped, levels, texts};
 use base::units::quantity;
 use base::units::{change, percent};
 use record::protocol::{FigureStyle, PlainCell, PlainPlot, PlotKind};
@@ -24,23 +24,14 @@ pub fn finding(view: &PlotView, plot: &PlainPlot) -> Option<String> {
 
 /// The level of the studied factor that changes most, and by how much.
 fn of_levels(view: &PlotView) -> Option<String> {
-    let mut by_level: Vec<(String, Vec<base::stats::Interval>)> = Vec::new();
-    for cell in &view.cells {
-        let Some(ratio) = view.recorded.ratio(cell, view.metric) else { continue };
+    let named = |cell: &PlainCell| {
+        let ratio = view.recorded.ratio(cell, view.metric)?;
         let studied = &view.recorded.grid_of(cell)?.studied;
-        let level = cell.get(studied)?;
-        if view.recorded.protocol.is_limit(studied, level) {
-            continue;
-        }
-        let name = match view.level_label(studied, level) {
-            plain if plain == level => view.recorded.protocol.doing(studied, level),
-            label => label,
-        };
-        match by_level.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, ratios)) => ratios.push(ratio),
-            None => by_level.push((name, vec![ratio])),
-        }
-    }
+        let level = cell.get(studied).filter(|level| !view.recorded.protocol.is_limit(studied, level))?;
+        let label = view.level_label(studied, level);
+        Some((if label == level { view.recorded.protocol.doing(studied, level) } else { label }, ratio))
+    };
+    let by_level = grouped(view.cells.iter().filter_map(named));
     let all = || by_level.iter().flat_map(|(_, ratios)| ratios);
     let label = view.label();
     if by_level.is_empty() {
@@ -60,8 +51,7 @@ fn of_levels(view: &PlotView) -> Option<String> {
     let most = by_level.iter().map(|(_, ratios)| ratios.len()).max()?;
     let common = by_level.iter().filter(|(_, ratios)| ratios.len() == most);
     let (name, ratios) = common.max_by(|a, b| strength(&a.1).total_cmp(&strength(&b.1)))?;
-    let estimates = || ratios.iter().map(|ratio| ratio.estimate);
-    let (low, high) = (estimates().fold(f64::INFINITY, f64::min), estimates().fold(f64::NEG_INFINITY, f64::max));
+    let (low, high) = extent(ratios.iter().map(|ratio| ratio.estimate));
     Some(capital(&changes(name, &label, low, high)))
 }
 
@@ -79,21 +69,12 @@ fn changes(what: &str, label: &str, low: f64, high: f64) -> String {
 fn of_lines(view: &PlotView, x: &str, series: &[&str]) -> Option<String> {
     let factors = view.distinguishing_factors(series, &[x]);
     let at = |cell: &PlainCell| cell.get(x).and_then(|level| level.parse::<f64>().ok());
-    let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
-    let mut lost: BTreeMap<String, f64> = BTreeMap::new();
-    for cell in &view.cells {
-        let (name, Some(place)) = (levels(cell, &factors), at(cell)) else { continue };
-        if view.is_out_of_memory(cell) && view.value(cell).is_none() {
-            let first = lost.entry(name).or_insert(place);
-            *first = first.min(place);
-            continue;
-        }
-        let Some(value) = view.value(cell).filter(|value| *value > 0.0) else { continue };
-        match lines.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, points)) => points.push((place, value)),
-            None => lines.push((name, vec![(place, value)])),
-        }
-    }
+    let placed = || view.cells.iter().filter_map(|cell| Some((levels(cell, &factors), (at(cell)?, cell))));
+    let point = |(name, (place, cell))| Some((name, (place, view.value(cell).filter(|value| *value > 0.0)?)));
+    let lines: Vec<(String, Vec<(f64, f64)>)> = grouped(placed().filter_map(point));
+    let lost = grouped(placed().filter(|(_, (_, cell))| view.is_out_of_memory(cell) && view.value(cell).is_none()));
+    let first = |(name, cells): (String, Vec<(f64, _)>)| (name, extent(cells.into_iter().map(|(place, _)| place)).0);
+    let lost: BTreeMap<String, f64> = lost.into_iter().map(first).collect();
     let written = |place: f64| base::units::tick(place, "1");
     // What a line is called, by the levels that it stands for.
     let spoken = |levels: &[&str]| -> String {
@@ -147,20 +128,14 @@ fn of_lines(view: &PlotView, x: &str, series: &[&str]) -> Option<String> {
 /// The shares at the far end of the axis, for each level of the first factor.
 fn of_share_lines(view: &PlotView, x: &str, series: &[&str]) -> Option<String> {
     let first = view.distinguishing_factors(series, &[x]).into_iter().next();
-    let mut groups: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
-    for cell in &view.cells {
+    let point = |cell: &PlainCell| {
         let place = cell.get(x).and_then(|level| level.parse::<f64>().ok());
-        let Some(point) = place.zip(view.value(cell)) else { continue };
-        let name = first.and_then(|factor| cell.get(factor)).unwrap_or_default().to_string();
-        match groups.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, points)) => points.push(point),
-            None => groups.push((name, vec![point])),
-        }
-    }
+        Some((first.and_then(|factor| cell.get(factor)).unwrap_or_default().to_string(), place.zip(view.value(cell))?))
+    };
+    let groups = grouped(view.cells.iter().filter_map(point));
     let told = |(name, points): &(String, Vec<(f64, f64)>)| {
-        let far = points.iter().map(|(place, _)| *place).fold(f64::NEG_INFINITY, f64::max);
-        let shares = || points.iter().filter(|(place, _)| *place == far).map(|(_, share)| *share);
-        let (low, high) = (shares().fold(f64::INFINITY, f64::min), shares().fold(0.0, f64::max));
+        let far = extent(points.iter().map(|(place, _)| *place)).1;
+        let (low, high) = extent(points.iter().filter(|(place, _)| *place == far).map(|(_, share)| *share));
         let with = if name.is_empty() { String::new() } else { format!("{name}, ") };
         format!("{} ({with}{x} = {})", range(low, high, "%"), base::units::tick(far, "1"))
     };
@@ -170,7 +145,15 @@ fn of_share_lines(view: &PlotView, x: &str, series: &[&str]) -> Option<String> {
 
 /// The amount of each level, or of those with most and with least where there are many.
 fn of_amounts(view: &PlotView) -> Option<String> {
-    let by_level = by_level(view, &studied(view), &|cell| view.value(cell));
+    let studied = |cell: &PlainCell| {
+        let grid = view.recorded.grid_of(cell)?;
+        Some((view.recorded.protocol.doing(&grid.studied, cell.get(&grid.studied)?), view.value(cell)?))
+    };
+    let by_level = grouped(view.cells.iter().filter_map(studied)).into_iter().map(|(level, values)| {
+        let (low, high) = extent(values);
+        (level, low, high)
+    });
+    let by_level: Vec<(String, f64, f64)> = by_level.collect();
     let told = |(level, low, high): &(String, f64, f64)| format!("{level} {}", range(*low, *high, view.metric.shown_unit()));
     let label = capital(&view.label());
     if by_level.len() <= FEW && !by_level.is_empty() {
@@ -183,28 +166,6 @@ fn of_amounts(view: &PlotView) -> Option<String> {
 
 /// More levels than this do not fit into a title.
 const FEW: usize = 5;
-
-/// The level of the factor that a cell's grid studies, as titles name it.
-fn studied(view: &PlotView) -> impl Fn(&PlainCell) -> Option<String> {
-    |cell| view.recorded.grid_of(cell).and_then(|grid| Some(view.recorded.protocol.doing(&grid.studied, cell.get(&grid.studied)?)))
-}
-
-/// Smallest and largest value of each level.
-fn by_level(
-    view: &PlotView,
-    level: &dyn Fn(&PlainCell) -> Option<String>,
-    value: &dyn Fn(&PlainCell) -> Option<f64>,
-) -> Vec<(String, f64, f64)> {
-    let mut by_level: Vec<(String, f64, f64)> = Vec::new();
-    for cell in &view.cells {
-        let Some((level, value)) = level(cell).zip(value(cell)) else { continue };
-        match by_level.iter_mut().find(|(known, ..)| *known == level) {
-            Some((_, low, high)) => (*low, *high) = (low.min(value), high.max(value)),
-            None => by_level.push((level, value, value)),
-        }
-    }
-    by_level
-}
 
 fn range(low: f64, high: f64, unit: &str) -> String {
     let (low, high) = (quantity(low, unit), quantity(high, unit));

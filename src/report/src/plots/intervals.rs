@@ -1,6 +1,6 @@
 //! Ratios of times with their intervals, and signed errors, as dots on a linear axis that shows what differs.
 
-use super::{PlotView, grouped, levels};
+use super::{PlotView, extent, grouped, levels};
 use anyhow::Result;
 use base::stats::median;
 use base::units::tick;
@@ -47,8 +47,7 @@ pub fn signed(view: &PlotView) -> Result<Option<String>> {
         return Ok(None);
     }
     let row = |(model, errors): &(String, Vec<f64>)| {
-        let (low, high) =
-            (errors.iter().copied().fold(f64::INFINITY, f64::min), errors.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+        let (low, high) = extent(errors.iter().copied());
         let text = format!("{} to {}", signed_percent(low), signed_percent(high));
         Row { name: model.clone(), panels: vec![vec![Dot { series: 0, middle: median(errors), low, high, text }]] }
     };

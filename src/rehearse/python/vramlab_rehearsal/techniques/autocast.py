@@ -1,8 +1,8 @@
 """autocast-bf16, autocast-fp16 (precision): autocast over model and loss, fp16 with a GradScaler"""
 
-import functools
 import textwrap
 
+from ..guard import instead
 from .shared.optimizers import replace_steps, when_scaler_is_made
 from .shared.technique import Region, technique, uses_trainer
 
@@ -91,21 +91,19 @@ scaler.update()'''
                 self.refused("the script has a GradScaler itself")
 
         when_scaler_is_made(torch, made)
-        backward = torch.Tensor.backward
 
-        @functools.wraps(backward)
-        def scaled(loss, *arguments, **more):
+        @instead("backward", torch.Tensor)
+        def backward(loss, *arguments, **more):
             nonlocal mine
             if not self.active() or loss.numel() != 1 or not loss.is_cuda:
-                return backward(loss, *arguments, **more)
+                return backward.__wrapped__(loss, *arguments, **more)
             self.leave()
             if self.scaler is None:
                 mine = True
                 self.scaler = torch.amp.GradScaler("cuda")
                 mine = False
-            return backward(self.scaler.scale(loss), *arguments, **more)
+            return backward.__wrapped__(self.scaler.scale(loss), *arguments, **more)
 
-        torch.Tensor.backward = scaled
         stepping, unscaled = False, set()
 
         def step(optimizer, original, *arguments, **more):
@@ -122,16 +120,12 @@ scaler.update()'''
             return result
 
         optimizers = replace_steps(torch, step)
-        clip = torch.nn.utils.clip_grad_norm_
 
-        @functools.wraps(clip)
-        def clipped(*arguments, **more):
+        @instead("clip_grad_norm_", torch.nn.utils, torch.nn.utils.clip_grad)
+        def clip(*arguments, **more):
             if self.scaler is not None and self.active():
                 for optimizer in optimizers:
                     if id(optimizer) not in unscaled:
                         unscaled.add(id(optimizer))
                         self.scaler.unscale_(optimizer)
-            return clip(*arguments, **more)
-
-        torch.nn.utils.clip_grad_norm_ = clipped
-        torch.nn.utils.clip_grad.clip_grad_norm_ = clipped
+            return clip.__wrapped__(*arguments, **more)

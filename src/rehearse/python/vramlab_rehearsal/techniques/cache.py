@@ -6,6 +6,7 @@ static-cache (cache): room for all tokens is taken at once, so that nothing is c
 import functools
 import importlib.util
 
+from ..guard import instead
 from ..imports import when_imported
 from .shared.technique import Technique, technique
 
@@ -26,16 +27,12 @@ class Cache(Technique):
         wanted = {"cache_implementation": kind}
         if kind == "quantized":
             wanted["cache_config"] = {"backend": backend, "nbits": 4}
-        mixin = module.GenerationMixin
-        original = mixin.generate
         choose = self.or_refused(functools.partial(self.choose, wanted))
 
-        @functools.wraps(original)
+        @instead("generate", module.GenerationMixin)
         def generate(model, *arguments, **more):
             choose(model, more)
-            return original(model, *arguments, **more)
-
-        mixin.generate = generate
+            return generate.__wrapped__(model, *arguments, **more)
 
     def choose(self, wanted, model, more):
         given = more.get("generation_config") or getattr(model, "generation_config", None)

@@ -1,11 +1,11 @@
 """fused-linear-loss (loss): the product that makes the logits (by the last linear layer or with the embedding's weight) is computed inside the loss, 512 rows at a time: the logits never exist whole"""
 
-import functools
 import os
 import sys
 import types
 
 from .. import losses
+from ..guard import instead
 from .shared.blocks import in_script, repeated
 from .shared.cross_entropy import without_module
 from .shared.technique import OfModel, technique
@@ -48,7 +48,7 @@ class FusedLinearLoss(OfModel):
             return
         functional, losses.F = losses.F, types.SimpleNamespace(**vars(losses.F))
 
-        @functools.wraps(functional.linear)
+        @instead("linear", functional)
         def linear(x, weight, bias=None):
             if weight not in self.embeddings or len(weight) < 8192 or not self.torch.is_grad_enabled():
                 return losses.F.linear(x, weight, bias)
@@ -57,5 +57,3 @@ class FusedLinearLoss(OfModel):
             call = f"DeferredLogits(hidden, weight, bias)  # instead of F.linear(hidden, weight, bias) at {at}"
             self.applied(f"{without_module(*functions)}\n\n\n{call}")
             return Watched(x, weight, bias)
-
-        functional.linear = linear

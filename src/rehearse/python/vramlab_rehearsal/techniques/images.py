@@ -3,8 +3,8 @@ tiled-vae (images): a VAE of diffusers decodes an image in overlapping tiles
 sliced-attention (attention): a model of diffusers computes attention in slices, half of the heads at a time
 """
 
-import functools
 
+from ..guard import instead
 from ..imports import when_imported
 from .shared.technique import Technique, technique
 
@@ -24,7 +24,6 @@ class Images(Technique):
 
     def follow(self, module):
         kind, switch = module.AutoencoderKL, f"enable_{'slicing' if self.name == 'sliced-vae' else 'tiling'}"
-        original = kind.decode
 
         @self.or_refused
         def choose(vae):
@@ -33,12 +32,10 @@ class Images(Technique):
             getattr(vae, switch)()
             return self.applied(f"pipe.vae.{switch}()", "seams between tiles are blended" if switch == "enable_tiling" else "")
 
-        @functools.wraps(original)
+        @instead("decode", kind)
         def decode(vae, *arguments, **more):
             choose(vae)
-            return original(vae, *arguments, **more)
-
-        kind.decode = decode
+            return decode.__wrapped__(vae, *arguments, **more)
 
     def slice(self, root):
         if hasattr(root, "set_attention_slice"):

@@ -1,8 +1,8 @@
 """fused, foreach, for-loop (update): the optimizer's implementation"""
 
-import functools
 import inspect
 
+from ..guard import instead
 from .shared.optimizers import optimizer_kinds
 from .shared.technique import Technique, technique, uses_trainer
 
@@ -19,10 +19,9 @@ class Implementation(Technique):
                 self.choose(kind, "fused" in names)
 
     def choose(self, kind, has_fused):
-        original = kind.__init__
         fused, foreach = self.wanted
 
-        @functools.wraps(original)
+        @instead("__init__", kind)
         def init(optimizer, *arguments, **more):
             asked = (more.get("fused") if has_fused else False, more.get("foreach"))
             if type(optimizer) is not kind:
@@ -44,6 +43,4 @@ class Implementation(Technique):
                     if uses_trainer() and self.name == "fused"
                     else f"optimizer = torch.optim.{kind.__name__}(..., {keywords})"
                 )
-            original(optimizer, *arguments, **more)
-
-        kind.__init__ = init
+            init.__wrapped__(optimizer, *arguments, **more)

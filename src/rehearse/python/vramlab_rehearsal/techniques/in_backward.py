@@ -1,8 +1,8 @@
 """optimizer-in-backward (update): each parameter is updated as soon as its gradient is complete"""
 
-import functools
 import weakref
 
+from ..guard import instead
 from .shared.optimizers import follow_optimizers, when_scaler_is_made
 from .shared.technique import Technique, technique
 
@@ -30,15 +30,15 @@ class InBackward(Technique):
         register_optimizer_step_post_hook(stepped)
         when_scaler_is_made(torch, lambda _: self.refused("the script scales its loss, and unscales all gradients at once"))
         for name in ("clip_grad_norm_", "clip_grad_value_"):
-            original = getattr(torch.nn.utils, name)
+            self.watch(name)
 
-            @functools.wraps(original)
-            def clipped(*arguments, original=original, **more):
-                self.refused("the script clips gradients, for which it needs all of them at once")
-                return original(*arguments, **more)
+    def watch(self, name):
+        utils = self.torch.nn.utils
 
-            setattr(torch.nn.utils, name, clipped)
-            setattr(torch.nn.utils.clip_grad, name, clipped)
+        @instead(name, utils, utils.clip_grad)
+        def clipped(*arguments, **more):
+            self.refused("the script clips gradients, for which it needs all of them at once")
+            return clipped.__wrapped__(*arguments, **more)
 
     def attach(self):
         self.backwards += 1

@@ -3,12 +3,13 @@
 use super::ranges::Pin;
 use crate::check::Earlier;
 use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Where it grew.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct FirstBad {
     pub last_good: String,
     pub first_bad: String,

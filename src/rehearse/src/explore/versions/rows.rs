@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::fmt::Write;
 
 /// A version, and what became of the script with it.
-#[derive(Debug, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Default, Serialize, schemars::JsonSchema)]
 pub struct VersionRow {
     pub pins: Vec<Pin>,
     /// Why there are no figures.
@@ -77,18 +77,7 @@ pub fn rows(
 ) -> Result<Vec<VersionRow>> {
     let (count, mut rows, mut answers) = (wanted.len(), Vec::<VersionRow>::new(), Vec::<Option<Earlier>>::new());
     for (at, pins) in wanted.into_iter().enumerate() {
-        let mut row = VersionRow {
-            pins,
-            missing: None,
-            verdict: None,
-            peak_allocated: None,
-            peak_reserved: None,
-            needs_at_least: None,
-            step_seconds: None,
-            change: None,
-            jump: None,
-            before: None,
-        };
+        let mut row = VersionRow { pins, ..VersionRow::default() };
         let (name, title) = (row.name(), row.title());
         let found = match kept(&name) {
             Some(found) => {

@@ -3,6 +3,8 @@
 import functools
 import inspect
 
+from ...guard import instead
+
 LARGE_LOGITS = 64 << 20
 
 
@@ -12,13 +14,12 @@ def replace_cross_entropy(torch, replaced):
     original = functional.cross_entropy
     signature = inspect.signature(original)
 
-    @functools.wraps(original)
+    @instead("cross_entropy", functional)
     def cross_entropy(*arguments, **more):
         given = signature.bind(*arguments, **more)
         given.apply_defaults()
         return replaced(given.arguments, functools.partial(original, *arguments, **more))
 
-    functional.cross_entropy = cross_entropy
     return lambda *_: setattr(functional, "cross_entropy", original)
 
 

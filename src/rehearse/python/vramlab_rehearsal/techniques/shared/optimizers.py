@@ -6,6 +6,7 @@ import types
 import weakref
 
 from ... import imports
+from ...guard import instead
 from .technique import Technique
 
 
@@ -18,15 +19,13 @@ def optimizer_kinds(torch):
 def follow_optimizers(torch, made=lambda optimizer: None):
     """Calls back with each optimizer that is made, and gives all that there are, as they come."""
     optimizers = weakref.WeakSet()
-    init = torch.optim.Optimizer.__init__
 
-    @functools.wraps(init)
-    def followed(optimizer, *arguments, **more):
-        init(optimizer, *arguments, **more)
+    @instead("__init__", torch.optim.Optimizer)
+    def init(optimizer, *arguments, **more):
+        init.__wrapped__(optimizer, *arguments, **more)
         optimizers.add(optimizer)
         made(optimizer)
 
-    torch.optim.Optimizer.__init__ = followed
     return optimizers
 
 
@@ -44,16 +43,12 @@ def replace_steps(torch, step):
 
 def when_scaler_is_made(torch, callback):
     """Calls back with each GradScaler that is switched on."""
-    scalers = torch.amp.GradScaler
-    original = scalers.__init__
 
-    @functools.wraps(original)
+    @instead("__init__", torch.amp.GradScaler)
     def init(scaler, *arguments, **more):
-        original(scaler, *arguments, **more)
+        init.__wrapped__(scaler, *arguments, **more)
         if scaler.is_enabled():
             callback(scaler)
-
-    scalers.__init__ = init
 
 
 class Instead(Technique):
@@ -69,14 +64,13 @@ class Instead(Technique):
         imports.when_imported("transformers.trainer", self.in_trainer)
 
     def swap(self, kind):
-        original = kind.__init__
-        signature = inspect.signature(original)
+        signature = inspect.signature(kind.__init__)
 
-        @functools.wraps(original)
+        @instead("__init__", kind)
         def init(optimizer, *arguments, **more):
             # What is derived from it, as AdamW is from Adam, is another one.
             if type(optimizer) is not kind:
-                return original(optimizer, *arguments, **more)
+                return init.__wrapped__(optimizer, *arguments, **more)
             given = signature.bind(optimizer, *arguments, **more)
             given.apply_defaults()
             given = given.arguments
@@ -84,18 +78,12 @@ class Instead(Technique):
             optimizer.__init__(given["params"], **{name: given[name] for name in self.taken})
             self.applied(self.lines(kind.__name__), self.change)
 
-        kind.__init__ = init
-
     def in_trainer(self, module):
-        create = module.Trainer.create_optimizer
-
-        @functools.wraps(create)
+        @instead("create_optimizer", module.Trainer)
         def create_optimizer(trainer, *arguments, **more):
             names = type(trainer.args.optim)
             if trainer.optimizer is None and trainer.args.optim in (names("adamw_torch"), names("adamw_torch_fused")):
                 if getattr(trainer, "optimizer_cls_and_kwargs", None) is None:
                     trainer.args.optim = names(self.by_trainer)
                     self.applied(f'TrainingArguments(..., optim="{self.by_trainer}")', self.change)
-            return create(trainer, *arguments, **more)
-
-        module.Trainer.create_optimizer = create_optimizer
+            return create_optimizer.__wrapped__(trainer, *arguments, **more)

@@ -8,6 +8,7 @@ import sys
 import weakref
 
 from ... import calls
+from ...guard import instead
 from ...notes import note
 
 TECHNIQUES = {}
@@ -111,16 +112,12 @@ class Technique:
         self.around_forward(enters)
 
     def before_backward(self, callback):
-        torch, callback = self.torch, self.or_refused(callback)
-        original = torch.autograd.graph._engine_run_backward
+        callback, autograd = self.or_refused(callback), self.torch.autograd
 
-        @functools.wraps(original)
-        def engine_run_backward(*arguments, **more):
+        @instead("_engine_run_backward", autograd.graph, autograd)
+        def run_backward(*arguments, **more):
             callback()
-            return original(*arguments, **more)
-
-        torch.autograd.graph._engine_run_backward = engine_run_backward
-        torch.autograd._engine_run_backward = engine_run_backward
+            return run_backward.__wrapped__(*arguments, **more)
 
 
 class OfModel(Technique):
