@@ -2,7 +2,6 @@
 
 use super::training::Training;
 use super::*;
-use torch::optimizers::Implementation;
 
 // Why PyTorch's bytes are not ours, each with its formula in `Training::stated`.
 pub const COUNTERS: Metric =
@@ -11,29 +10,21 @@ pub const DENOMINATOR: Metric =
     reason("denominator", "Python's loop over the parameters holds what it divided the last one by until it has that of the next");
 pub const NUMBER: Metric =
     reason("number", "Python makes a tensor of 8 bytes of the number that the loss is divided by, and autograd keeps it");
-pub const RANDOM_STATE: Metric = reason(
-    "random_state",
-    "a segment is run to its end again here, with the program's own random state put aside; PyTorch stops before the last operation",
-);
-
 const fn reason(name: &'static str, why: &'static str) -> Metric {
     Metric::counted(name, why, "B").reason()
 }
 
-/// The state of the CPU's random number generator, as a tensor.
-const RANDOM_STATE_BYTES: i64 = 5056;
-
 impl Training {
     /// By how many bytes PyTorch's figure is larger than ours, and why. On a GPU nothing has been stated yet.
     fn stated(&self, metric: Metric) -> Vec<(Metric, i64)> {
-        let parameters: Vec<i64> =
-            self.optimizer.parameters().map(|(_, p)| (p.numel() * p.kind().elt_size_in_bytes()) as i64).collect();
+        let trained = self.optimizer.trainable_variables();
+        let parameters: Vec<i64> = trained.iter().map(|p| (p.numel() * p.kind().elt_size_in_bytes()) as i64).collect();
         let is_peak = metric == PEAK;
         let mut stated = Vec::new();
         if self.batch.inputs.device() != Device::Cpu {
             return stated;
         }
-        if self.optimizer.implementation() == Implementation::Loop && self.cell.optimizer != Optimizer::Sgd {
+        if self.cell.optimizer == Optimizer::Adamw {
             stated.push((COUNTERS, 4 * parameters.len() as i64));
             if is_peak {
                 // Two temporaries of each parameter, and in Python what is left of the one before.
@@ -44,9 +35,6 @@ impl Training {
         }
         if self.cell.technique == Technique::Accumulate && metric == LIVE_FORWARD {
             stated.push((NUMBER, 8));
-        }
-        if self.cell.technique == Technique::Checkpoint && is_peak {
-            stated.push((RANDOM_STATE, -RANDOM_STATE_BYTES));
         }
         stated
     }
@@ -98,7 +86,7 @@ mod tests {
             let ours = count(&protocol(), with(cell, By::Vramlab));
             for (metric, bytes) in theirs {
                 assert_eq!(ours.detail(&format!("matched_{metric}")), Some(*bytes), "{cell:?}: {metric}");
-                let reasons = [COUNTERS, DENOMINATOR, NUMBER, RANDOM_STATE];
+                let reasons = [COUNTERS, DENOMINATOR, NUMBER];
                 let difference: f64 = reasons.iter().filter_map(|reason| ours.detail(&format!("{}.{metric}", reason.name))).sum();
                 stated += usize::from(difference != 0.0);
                 assert_eq!(ours.detail(metric).map(|ours| ours + difference), Some(*bytes), "{cell:?}: {metric}");

@@ -1,22 +1,17 @@
 """The PyTorch reference for experiments/agreement.rs: the same steps in plain PyTorch, from the same parameters on the same data."""
 
-import math
-
 import lab
 import models
 import torch
 import torch.nn.functional as F
-from torch.utils.checkpoint import checkpoint
 
 # What accumulation splits a batch into.
 MICRO_BATCHES = 4
 
 
 def optimizer(kind, parameters):
-    # As a program that says nothing of the implementation gets it, and fused.
-    if kind == "sgd":
-        return torch.optim.SGD(parameters, lr=1e-2)
-    return torch.optim.AdamW(parameters, lr=1e-3, fused=True if kind == "fused" else None)
+    # In a loop, as libtorch's.
+    return torch.optim.SGD(parameters, lr=1e-2, foreach=False) if kind == "sgd" else torch.optim.AdamW(parameters, lr=1e-3, foreach=False)
 
 
 def tell(probe, metric):
@@ -39,22 +34,12 @@ class Training:
         self.loss = None
 
     def logits(self, inputs):
-        if self.technique == "checkpoint":
-            return self.checkpointed(inputs)
         if self.technique == "inplace":
             x = inputs
-            for linear in self.model.block:
-                x = F.relu_(linear(x))
+            for layer in self.model.block:
+                x = F.relu_(F.linear(x, layer.weight, layer.bias))
             return self.model.head(x)
         return self.model(inputs)
-
-    def checkpointed(self, x):
-        """Segments of sqrt(depth) blocks, rounded up."""
-        blocks = self.model.blocks()
-        length = math.isqrt(len(blocks) - 1) + 1
-        for first in range(0, len(blocks), length):
-            x = checkpoint(segment, x, blocks[first : first + length], use_reentrant=False)
-        return self.model.head(x)
 
     def forward(self, inputs, targets, parts):
         if self.technique == "autocast":
@@ -86,12 +71,6 @@ class Training:
             "loss": [self.loss],
             "parameter": parameters,
         }
-
-
-def segment(x, blocks):
-    for block in blocks:
-        x = block(x)
-    return x
 
 
 class Inference(Training):

@@ -1,9 +1,9 @@
 //! The step, as PyTorch's side has it in `experiments/agreement/step.py`.
 
 use super::*;
-use models::{self, Block, Model};
-use torch::optimizers::{self, Algorithm, Implementation, ZeroGrad};
-use torch::{autocast, checkpoint};
+use models::{self, Model};
+use tch::nn::{self, OptimizerConfig};
+use torch::{attempt, autocast};
 
 /// What accumulation splits a batch into.
 const MICRO_BATCHES: i64 = 4;
@@ -12,7 +12,7 @@ pub struct Training {
     pub cell: Side,
     pub model: Model,
     pub batch: models::Batch,
-    pub optimizer: optimizers::Optimizer,
+    pub optimizer: nn::Optimizer,
     /// Of the last step; a program in Python holds it as long.
     loss: Option<Tensor>,
 }
@@ -20,17 +20,14 @@ pub struct Training {
 pub fn step(cell: Side, bench: &Bench) -> Result<Step> {
     use Technique::*;
     ensure!(cell.by == By::Vramlab, "the PyTorch reference runs this cell");
-    let default = Implementation::default_on(bench.device);
-    let (algorithm, rate, implementation) = match cell.optimizer {
-        Optimizer::Sgd => (Algorithm::Sgd, 1e-2, default),
-        Optimizer::Adamw => (Algorithm::AdamW, 1e-3, default),
-        Optimizer::Fused | Optimizer::DefaultOrFused => (Algorithm::AdamW, 1e-3, Implementation::Fused),
-    };
     let model = Model::named(cell.model.0, bench.device)?;
     let batch = model.batch(cell.batch.0);
-    let optimizer = optimizers::Optimizer::new(&model.store, algorithm, rate, implementation)?;
+    let optimizer = match cell.optimizer {
+        Optimizer::Sgd => nn::Sgd::default().build(&model.store, 1e-2)?,
+        Optimizer::Adamw => nn::AdamW::default().build(&model.store, 1e-3)?,
+    };
     let flops = match cell.technique {
-        Nothing | Checkpoint | Autocast | Accumulate | Inplace => model.least_training_flops(cell.batch.0),
+        Nothing | Autocast | Accumulate | Inplace => model.least_training_flops(cell.batch.0),
         OptimizerStep | NoGrad => 0.0,
     };
     let mut training = Training { cell, model, batch, optimizer, loss: None };
@@ -47,7 +44,7 @@ impl Training {
         match self.cell.technique {
             OptimizerStep => {
                 probe.at_rest();
-                self.optimizer.step()?;
+                self.update()?;
                 self.tell(probe, LIVE_STEP, MATCHED_STEP);
                 self.tell_peak(probe);
                 return probe.compare(PARAMETER_ERROR, || Ok(self.model.parameters()));
@@ -60,7 +57,7 @@ impl Training {
                 self.tell_peak(probe);
                 return self.compare_loss(probe);
             }
-            Nothing | Checkpoint | Autocast | Accumulate | Inplace => self.zero_grad()?,
+            Nothing | Autocast | Accumulate | Inplace => self.zero_grad()?,
         }
         probe.at_rest();
         let parts = if self.cell.technique == Accumulate { MICRO_BATCHES } else { 1 };
@@ -73,7 +70,7 @@ impl Training {
             loss.f_backward()?;
         }
         self.tell(probe, LIVE_BACKWARD, MATCHED_BACKWARD);
-        self.optimizer.step()?;
+        self.update()?;
         self.tell(probe, LIVE_STEP, MATCHED_STEP);
         self.tell_peak(probe);
         probe.compare(GRADIENT_ERROR, || Ok(self.model.gradients()))?;
@@ -86,9 +83,13 @@ impl Training {
     }
 
     fn zero_grad(&mut self) -> Result<()> {
-        self.optimizer.zero_grad(ZeroGrad::ToNone)?;
+        attempt(|| Ok(self.optimizer.zero_grad()))?;
         self.loss = None;
         Ok(())
+    }
+
+    fn update(&mut self) -> Result<()> {
+        attempt(|| Ok(self.optimizer.step()))
     }
 
     fn forward(&self, batch: &models::Batch) -> Result<Tensor> {
@@ -100,17 +101,7 @@ impl Training {
     }
 
     fn logits(&self, inputs: &Tensor) -> Result<Tensor> {
-        use Technique::*;
-        match self.cell.technique {
-            Checkpoint => {
-                let length = (self.model.blocks.len() as f64).sqrt().ceil() as usize;
-                let stem = self.model.stem.forward(inputs, true);
-                let x = self.model.blocks.chunks(length).try_fold(stem, |x, blocks| segment(blocks, x))?;
-                Ok(self.model.head.forward(&x, true))
-            }
-            Inplace => self.overwriting(inputs),
-            Nothing | Autocast | Accumulate | NoGrad | OptimizerStep => Ok(self.model.forward(inputs, true)),
-        }
+        if self.cell.technique == Technique::Inplace { self.overwriting(inputs) } else { Ok(self.model.forward(inputs, true)) }
     }
 
     /// The MLP with an activation that overwrites its input.
@@ -138,13 +129,6 @@ impl Training {
     }
 }
 
-/// Runs blocks as one checkpointed segment.
-fn segment(blocks: &[Box<dyn Block>], x: Tensor) -> Result<Tensor> {
-    let own: Vec<Box<dyn Block>> = blocks.iter().map(|block| block.share()).collect();
-    let body = move |x: &[Tensor]| Ok(vec![own.iter().fold(x[0].shallow_clone(), |x, block| block.forward(&x, true))]);
-    Ok(checkpoint(&[&x], body)?.remove(0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,9 +153,9 @@ mod tests {
         };
         beside(&protocol(), plain, same).holds();
         beside(&protocol(), plain, |bench| step(with(plain, Batch(31)), bench)).sees("gradient: expected equal");
-        let alone = cell("mlp-8x64", 32, Optimizer::Fused, Technique::OptimizerStep);
+        let alone = cell("mlp-8x64", 32, Optimizer::Adamw, Technique::OptimizerStep);
         beside(&protocol(), alone, |bench| step(with(alone, Optimizer::Sgd), bench)).sees("parameter: expected equal");
-        let in_half = cell("mlp-9x64", 32, Optimizer::Fused, Technique::Autocast);
+        let in_half = cell("mlp-9x64", 32, Optimizer::Adamw, Technique::Autocast);
         beside(&protocol(), in_half, |bench| step(with(in_half, Technique::Nothing), bench)).sees("gradient: expected equal");
     }
 }

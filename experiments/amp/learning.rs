@@ -20,13 +20,13 @@ pub fn grid() -> Grid<Learned> {
 
 fn step(cell: Learned, bench: &Bench) -> Result<Step> {
     let (precision, mut task) = (cell.precision.set()?, Task::new(bench.device)?);
-    let is_scaled = precision == Precision::AmpFp16;
+    let is_scaled = precision == Kind::Half;
     Ok(Step::new(move |probe| {
         if !probe.is_reading() {
-            return task.compare(precision.kind(), is_scaled, probe);
+            return task.compare(precision, is_scaled, probe);
         }
         let mut scaler = scaler_in(is_scaled.then(ScalerState::default))?;
-        let trained = task.train(cell.steps.0, precision.kind(), &mut scaler, Task::batch)?;
+        let trained = task.train(cell.steps.0, precision, &mut scaler, Task::batch)?;
         task.tell(&trained, &scaler, probe);
         if is_scaled {
             probe.emit(RUINED, task.ruined());

@@ -13,7 +13,6 @@ mod task;
 mod time;
 
 use harness::lab::*;
-use models::training::Precision;
 use torch::{GradScaler, ScalerState, allow_tf32, autocast};
 
 /// Mean over samples that were not trained on, computed in fp32.
@@ -76,13 +75,13 @@ impl Computed {
         }
     }
 
-    /// Sets the process to it: PyTorch's default lets convolutions use TF32, and fp32 here means fp32.
-    fn set(self) -> Result<Precision> {
+    /// What autocast casts to, `Float` where there is none, after the process was set to it: PyTorch's default lets convolutions use TF32, and fp32 here means fp32.
+    fn set(self) -> Result<Kind> {
         allow_tf32(self == Computed::Tf32)?;
         Ok(match self {
-            Computed::Fp32 | Computed::Tf32 => Precision::Fp32,
-            Computed::AmpBf16 => Precision::AmpBf16,
-            Computed::AmpFp16 => Precision::AmpFp16,
+            Computed::Fp32 | Computed::Tf32 => Kind::Float,
+            Computed::AmpBf16 => Kind::BFloat16,
+            Computed::AmpFp16 => Kind::Half,
         })
     }
 }

@@ -1,8 +1,10 @@
-"""The PyTorch reference for experiments/amp, of what needs PyTorch's dispatcher: the bytes that the operations of a step read and write."""
+"""The bytes that a step under autocast keeps, and those that its operations read and write, for experiments/amp."""
 
 import lab
 import models
+import presets
 import torch
+import training
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -38,21 +40,50 @@ def touched(tensor):
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
+class Memory(training.Trainer):
+    def __init__(self, cell, bench):
+        super().__init__(cell, bench, drops=False)
+
+    def run(self, probe):
+        # A step begins by dropping the gradients of the one before.
+        rest, activations = probe.live() - training.size(presets.gradients(self.model)), 0
+
+        def ended(phase):
+            nonlocal activations
+            if phase == "forward":
+                activations = probe.live() - rest
+
+        super().run(probe, ended)
+        if not probe.reading:
+            return
+        device = self.batch[0].device
+        state = [tensor for of in self.optimizer.state.values() for tensor in of.values() if tensor.device == device]
+        for metric, bytes in [
+            ("activations", activations),
+            ("parameters", training.size(self.model.parameters())),
+            ("gradients", training.size(presets.gradients(self.model))),
+            ("optimizer_state", training.size(state)),
+            ("others", probe.peak() - rest - activations),
+            ("casts", self.casts(probe) if self.kind else 0),
+        ]:
+            probe.figure(metric, "B", bytes)
+
+    def casts(self, probe):
+        """What a region of autocast holds by itself at its end: without gradients nothing else keeps the parameters' copies."""
+        self.model.eval()
+        with torch.autocast(self.batch[0].device.type, self.kind), torch.no_grad():
+            self.model(*self.batch[:-1])
+            inside = probe.live()
+        return inside - probe.live()
+
+
 class Bandwidth:
     tells_all = True
 
     def __init__(self, cell, bench):
-        name, batch = cell["model"], cell.number("batch")
-        self.model = models.named(name).to(bench.device)
-        kind, size, *_ = name.split("-")
-        width = int(size.split("x")[1])
-        shape = {"mlp": (batch, width), "resnet": (batch, 3, 32, 32), "gpt": (batch, 64)}[kind]
-        if kind == "gpt":
-            self.inputs = torch.randint(0, models.VOCABULARY, shape, device=bench.device)
-            self.targets = torch.randint(0, models.VOCABULARY, shape, device=bench.device)
-        else:
-            self.inputs = torch.randn(*shape, device=bench.device)
-            self.targets = torch.randint(0, models.CLASSES, (batch,), device=bench.device)
+        with bench.device:
+            self.model = models.named(cell["model"])
+            self.inputs, self.targets = self.model.batch(cell.number("batch"))
         self.half = cell["precision"] != "fp32"
 
     def run(self, probe):
@@ -69,5 +100,9 @@ class Bandwidth:
         return {"gradient": [parameter.grad for parameter in models.parameters(self.model)]}
 
 
+def prepare(cell, bench):
+    return (Memory if "optimizer" in cell else Bandwidth)(cell, bench)
+
+
 if __name__ == "__main__":
-    lab.main(Bandwidth)
+    lab.main(prepare)

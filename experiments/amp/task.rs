@@ -116,7 +116,7 @@ impl Task {
     pub fn ruined(&self) -> f64 {
         let parameters = self.model.parameters();
         let finite: i64 = parameters.iter().map(|p| p.isfinite().sum(Kind::Int64).int64_value(&[])).sum();
-        1.0 - finite as f64 / self.model.parameter_count() as f64
+        1.0 - finite as f64 / parameters.iter().map(Tensor::numel).sum::<usize>() as f64
     }
 }
 

@@ -1,16 +1,13 @@
 //! Activation checkpointing: keep a segment's input only, and compute the rest again when the backward pass needs it.
 //!
 //! Guides 3 and 4 promise activation memory for compute. With segments of sqrt(n) blocks the need should grow with the square root
-//! of the depth (Chen et al., arXiv 1604.06174), for at most one more forward pass.
+//! of the depth (Chen et al., arXiv 1604.06174), for at most one more forward pass. What a block keeps can be chosen by operator, too. PyTorch in Python
+//! runs every cell (`experiments/checkpointing/step.py`).
 
-mod budget;
 mod depth;
-mod gradients;
+mod selective;
 
 use harness::lab::*;
-use models::{Block, Model};
-use tch::nn::{OptimizerConfig, Sgd};
-use torch::{autocast, checkpoint};
 
 number! { Batch "samples" }
 number! { Depth "blocks" }
@@ -22,6 +19,15 @@ levels! {
     Every4 as "every-4" "segments of 4 blocks" => "checkpointing every 4 blocks",
     Every16 as "every-16" "segments of 16 blocks" => "checkpointing every 16 blocks",
 }
+levels! {
+    Case "what the recomputation must get right":
+    Dropout "random numbers: a GPT with dropout 0.1",
+    Autocast "the autocast state: forward under bf16, backward outside",
+}
+
+cell! { Difficult { case: Case, policy: Policy, by: By } }
+
+const EVERYWHERE: &[Platform] = &[Platform::Cpu, Platform::Gpu, Platform::Dry];
 
 fn main() -> ExitCode {
     harness::run(protocol())
@@ -29,72 +35,78 @@ fn main() -> ExitCode {
 
 pub fn protocol() -> Protocol {
     Protocol::new("checkpointing", "Activation checkpointing")
-        .question("How much activation memory does recomputation save, how does the saving grow with depth, and what does it cost in time?")
+        .question(
+            "How much activation memory does recomputation save, how does the saving grow with depth, what does it cost, and which operators' results \
+             are worth keeping?",
+        )
         .hypothesis(
             "Without checkpointing a step's memory grows linearly with depth; with segments of sqrt(n) blocks as its square root. The time \
-             grows by one forward pass at most, about a third of the step.",
+             grows by one forward pass at most, about a third of the step. A product costs FLOPs by its width and saves bytes by its result, so that \
+             keeping products leaves the cheap operators to run again: most of the FLOPs of a checkpoint for less of its bytes.",
         )
         .grid(depth::grid())
-        .grid(budget::grid())
-        .grid(gradients::grid())
+        .grid(depth::budget())
+        .grid(same_gradients())
+        .grid(selective::memory())
+        .grid(selective::same_gradients())
         .shows(Shown::new("Checkpoint every block", "Deep models").at(Policy::EveryBlock).memory(PEAK).time(TIME))
+        .shows(
+            Shown::new("Checkpoints that keep every second product", "Activations fill the memory, and FLOPs are dear")
+                .at(selective::Keeps::EverySecondProduct)
+                .memory(PEAK),
+        )
         .threat("Blocks are equal; a model whose blocks differ wants its segments chosen by bytes, not by number.")
-        .threat("Checkpointing here is reentrant and saves the random state of each segment (5 kB of CPU memory), as PyTorch's default does.")
         .threat("The last segment is checkpointed like the others; leaving it out would save its recomputation.")
+        .threat("Llama trains in bfloat16 without a copy in fp32, with AdamW's state in bfloat16, so that it fits 24 GiB.")
+        .threat("FLOPs are those of matrix products, convolutions and attention, as PyTorch's counter has them; what else runs again costs bandwidth, not FLOPs.")
 }
 
-impl Policy {
-    /// Blocks in a segment; none where nothing is checkpointed.
-    fn segment(self, blocks: usize) -> Option<usize> {
-        match self {
-            Policy::Nothing => None,
-            Policy::EveryBlock => Some(1),
-            Policy::Sqrt => Some((blocks as f64).sqrt().ceil() as usize),
-            Policy::Every4 => Some(4),
-            Policy::Every16 => Some(16),
-        }
+fn same_gradients() -> Grid<Difficult> {
+    Grid::new("the same gradients?", in_python)
+        .compare::<Policy>()
+        .quick_and_full(Difficult::cross(Case::ALL, [Policy::Nothing, Policy::EveryBlock, Policy::Sqrt], By::Pytorch))
+        .smoke(Difficult::cross(Case::Dropout, [Policy::Nothing, Policy::EveryBlock], By::Pytorch))
+        .passes(CHECK)
+        .on(EVERYWHERE)
+        .check(|_| equal(1e-6))
+        .no_plots()
+}
+
+#[cfg(test)]
+mod tests {
+    use harness::lab::testing::assert_python_says;
+
+    /// A segment keeps its input, of 256 x 32, and the CPU's random state. The first segment's input is the batch, which was there before. Then the cells' own
+    /// checks, and with blocks that give something else when they run again.
+    const CHECKED: &str = r#"
+import step as checkpointing
+
+kept = {policy: memory(checkpointing.prepare, f"model=mlp width=32 batch=256 depth=16 policy={policy} by=pytorch")["activations"]
+        for policy in ("every-16", "every-4", "sqrt", "every-block")}
+segment = 4 * 256 * 32 + 5056
+print(kept["sqrt"] - kept["every-16"] == 3 * segment, kept["every-block"] - kept["sqrt"] == 12 * segment, kept["every-4"] == kept["sqrt"])
+
+def checks():
+    of = "model=small-gpt batch=2 by=pytorch keeps="
+    policies = ["products", "every-second-product", "attention", "inputs"]
+    print(*(check(checkpointing.prepare, of + keeps, of + "everything") for keeps in policies))
+    of = "case={} by=pytorch policy={}"
+    cases = [(case, policy) for case in ("dropout", "autocast") for policy in ("every-block", "sqrt")]
+    print(*(check(checkpointing.prepare, of.format(*cell), of.format(cell[0], "none"), 1e-6) for cell in cases))
+
+checks()
+presets = checkpointing.presets
+again = lambda: torch._C._current_graph_task_id() != -1
+for block in (presets.train.PreNorm, presets.models.Layer):
+    forward = block.forward
+    block.forward = lambda self, x, forward=forward: forward(self, x * 1.1 if again() else x)
+checks()
+"#;
+
+    #[test]
+    fn a_segment_keeps_its_input_and_the_check_sees_a_block_that_gives_something_else_the_second_time() {
+        let expected =
+            "True True True\nok ok ok ok\nok ok ok ok\ninvalid invalid invalid invalid\ninvalid invalid invalid invalid\n";
+        assert_python_says("checkpointing", CHECKED, expected);
     }
-}
-
-/// Training steps of a model whose blocks `blocks` runs, the forward pass under autocast to `kind`.
-fn training(model: Model, samples: i64, kind: Kind, blocks: impl Fn(&Model, Tensor) -> Result<Tensor> + 'static) -> Result<Step> {
-    let batch = model.batch(samples);
-    let mut optimizer = Sgd::default().build(&model.store, 1e-2)?;
-    let flops = if kind == Kind::Float { model.least_training_flops(samples) } else { 0.0 };
-    let step = Step::new(move |probe| {
-        optimizer.zero_grad();
-        probe.at_rest();
-        let forward = || -> Result<Tensor> {
-            let x = blocks(&model, model.stem.forward(&batch.inputs, true))?;
-            Ok(model.loss(&model.head.forward(&x, true), &batch.targets, Reduction::Mean))
-        };
-        let loss = probe.forward(|| autocast(batch.inputs.device(), kind, forward)?)?;
-        loss.f_backward()?;
-        optimizer.step();
-        probe.compare(GRADIENT_ERROR, || Ok(model.gradients()))
-    });
-    Ok(step.least_flops(flops))
-}
-
-/// Runs blocks in segments of so many; nested, each block is a segment of its own inside.
-fn in_segments(blocks: &[Box<dyn Block>], mut x: Tensor, length: Option<usize>, nested: bool) -> Result<Tensor> {
-    let Some(length) = length else {
-        return Ok(blocks.iter().fold(x, |x, block| block.forward(&x, true)));
-    };
-    for blocks in blocks.chunks(length) {
-        x = segment(blocks, &x, nested)?;
-    }
-    Ok(x)
-}
-
-fn segment(blocks: &[Box<dyn Block>], x: &Tensor, nested: bool) -> Result<Tensor> {
-    let own: Vec<Box<dyn Block>> = blocks.iter().map(|block| block.share()).collect();
-    let mut outputs = checkpoint(&[x], move |x| {
-        let mut x = x[0].shallow_clone();
-        for block in &own {
-            x = if nested { segment(std::slice::from_ref(block), &x, false)? } else { block.forward(&x, true) };
-        }
-        Ok(vec![x])
-    })?;
-    Ok(outputs.remove(0))
 }

@@ -2,16 +2,12 @@
 //!
 //! Guide 3 says that mixed precision and checkpointing together save the most. A full factorial design over both, accumulation and the
 //! optimizer answers that, and more: what the sum of the single savings would have promised, whether savings multiply or get into one
-//! another's way, which combinations are worth their price, and which batch fits a fixed budget, how fast.
+//! another's way, which combinations are worth their price, and which batch fits a fixed budget, how fast. PyTorch in Python runs every cell
+//! (`experiments/combined/step.py`).
 
-mod budget;
 mod factorial;
 
 use harness::lab::*;
-use models::Settings;
-use models::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision, Trainer};
-use torch::allow_tf32;
-
 /// Micro-batches, each as often as it is computed.
 const FORWARDS: Metric = Metric::counted("forwards", "forward passes of each sample", "1");
 
@@ -24,6 +20,7 @@ levels! {
     Resnet50 as "resnet50" "",
 }
 number! { Batch "samples of a step" }
+levels! { Optimizer "optimizer, with PyTorch's defaults": Sgd "", Adamw "" }
 levels! {
     With "what is done about memory":
     Nothing as "none" "",
@@ -35,6 +32,9 @@ levels! {
     CheckpointAccumulate as "checkpoint+accumulate" "",
     All as "amp+checkpoint+accumulate" "",
 }
+
+/// A CPU's kernels, and those that allocate as a GPU's do.
+const DEVICES: &[Platform] = &[Platform::Cpu, Platform::Gpu, Platform::Dry];
 
 fn main() -> ExitCode {
     harness::run(protocol())
@@ -48,7 +48,7 @@ pub fn protocol() -> Protocol {
              less than their sum. What is left in the end is parameters, gradients and optimizer state, which none of them touches.",
         )
         .grid(factorial::grid())
-        .grid(budget::grid())
+        .grid(factorial::budget())
         .shows(Shown::new("Autocast, accumulate, checkpoint", "One technique is not enough").at(With::All).memory(PEAK).time(TIME))
         .threat("Dropout is off, so that gradients can be compared across precisions.")
         .threat(
@@ -60,70 +60,7 @@ pub fn protocol() -> Protocol {
 }
 
 impl With {
-    /// The single techniques that it is made of.
-    fn singles(self) -> &'static [With] {
-        match self {
-            With::Nothing => &[],
-            With::Amp => &[With::Amp],
-            With::Checkpoint => &[With::Checkpoint],
-            With::Accumulate => &[With::Accumulate],
-            With::AmpCheckpoint => &[With::Amp, With::Checkpoint],
-            With::AmpAccumulate => &[With::Amp, With::Accumulate],
-            With::CheckpointAccumulate => &[With::Checkpoint, With::Accumulate],
-            With::All => &[With::Amp, With::Checkpoint, With::Accumulate],
-        }
+    fn uses(self, single: &str) -> bool {
+        self.text().split('+').any(|used| used == single)
     }
-
-    fn uses(self, single: With) -> bool {
-        self.singles().contains(&single)
-    }
-
-    /// The plain configuration of a model with it.
-    fn over(self, plain: &Configuration, model: Net) -> Configuration {
-        Configuration {
-            precision: if self.uses(With::Amp) { Precision::AmpBf16 } else { Precision::Fp32 },
-            checkpoint: if self.uses(With::Checkpoint) { model.segments() } else { CheckpointPolicy::None },
-            accumulate: if self.uses(With::Accumulate) { 4 } else { 1 },
-            ..plain.clone()
-        }
-    }
-}
-
-impl Net {
-    /// The segments with the lowest peak. That of GPT-2 lies in the loss over its vocabulary, where no block is recomputed and each saved
-    /// input counts.
-    fn segments(self) -> CheckpointPolicy {
-        match self {
-            Net::Mlp | Net::Gpt2 => CheckpointPolicy::Sqrt,
-            Net::SmallGpt | Net::SmallResnet | Net::Resnet50 => CheckpointPolicy::EveryBlock,
-        }
-    }
-}
-
-fn plain(model: Net, batch: Batch, optimizer: OptimizerKind) -> Configuration {
-    let settings = Settings { dropout: Some(0.0), ..Settings::default() };
-    Configuration { settings, optimizer, ..Configuration::new(model.text(), batch.0) }
-}
-
-/// Training steps of a configuration.
-fn training(configuration: &Configuration, device: Device) -> Result<Step> {
-    allow_tf32(false)?;
-    let mut trainer = Trainer::load(configuration, device)?;
-    let flops = match configuration.precision {
-        Precision::Fp32 => trainer.model().least_training_flops(configuration.batch),
-        Precision::AmpBf16 | Precision::AmpFp16 => 0.0,
-    };
-    // Micro-batches divide a batch: each sample passes once, and once more where blocks are computed again.
-    let (samples, forwards) = (configuration.batch, 1 + i64::from(configuration.checkpoint != CheckpointPolicy::None));
-    let step = Step::new(move |probe| {
-        if probe.is_comparing() {
-            // With a batch's own statistics, ResNet-50's gradient at its random start is another one in bf16, or from a quarter of the
-            // batch: 1.3 and 1.2 times its own norm away with 4 samples, which nothing could be told by.
-            trainer.eval();
-        }
-        trainer.iterate(&mut |_, _| Ok(()))?;
-        probe.emit(FORWARDS, forwards);
-        probe.compare(GRADIENT_ERROR, || Ok(trainer.model().gradients().iter().map(Tensor::detach).collect()))
-    });
-    Ok(step.items(samples).least_flops(flops))
 }

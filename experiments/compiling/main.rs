@@ -4,7 +4,6 @@
 //! for minutes, so that the rows are read here and not made. Nothing runs on a GPU; the time of a step is predicted.
 
 use harness::lab::*;
-use models::training::Precision;
 use serde::Deserialize;
 
 const ROWS: &str = include_str!("rehearsals.csv");

@@ -7,7 +7,6 @@ cells take Gloo or NCCL.
 import gc
 
 import lab
-import models
 import presets
 import torch
 import torch.distributed as distributed
@@ -15,20 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
-BATCHES = {
-    "mlp": lambda samples, width: (torch.randn(samples, width), torch.randint(models.CLASSES, (samples,))),
-    "gpt": lambda samples, _: tuple(torch.randint(models.VOCABULARY, (samples, 64)) for _ in range(2)),
-    "resnet": lambda samples, _: (torch.randn(samples, 3, 32, 32), torch.randint(models.CLASSES, (samples,))),
-}
 OPTIMIZERS = {"sgd": lambda parameters: torch.optim.SGD(parameters, 1e-2, foreach=False), "adamw": lambda parameters: torch.optim.AdamW(parameters, 1e-4)}
-
-
-def prepared(cell, device):
-    kind, _, size = cell["model"].partition("-")
-    if kind not in BATCHES or "x" not in size:
-        return presets.prepared(cell, device)
-    with torch.device(device):
-        return models.named(cell["model"]), BATCHES[kind](cell.number("batch"), int(size.split("x")[1].split("-")[0]))
 
 
 def left_as_it_is(_, bucket):
@@ -65,7 +51,7 @@ class Training:
             distributed.init_process_group(backend, store=FakeStore() if backend == "fake" else distributed.HashStore(), rank=0, world_size=1)
         # The same parameters and data, however often a cell trains.
         torch.manual_seed(bench.seed)
-        self.model, self.batch = prepared(cell, bench.device)
+        self.model, self.batch = presets.prepared(cell, bench.device)
         self.network, self.iteration, self.reached = self.model, 0, reached
         self.keeps_gradients = cell.get("zero-grad") == "zeros"
         self.model.register_forward_pre_hook(lambda *_: self.ended("rebuilt"))

@@ -1,9 +1,6 @@
 //! Does a load fit a device with room for one and a half models, and a training step one with no room for one model more?
 
-use super::load::Load;
 use super::*;
-use harness::measure::is_out_of_memory;
-use torch::attempt;
 
 levels! { Kept as "state" "what becomes of the loaded state before a training step": Drop "it is dropped", Keep "it is kept" }
 
@@ -13,9 +10,10 @@ cell! {
 }
 
 pub fn loading() -> Grid<Loading> {
-    let of =
-        |model, room: &'static str| Loading::cross(model, By::Vramlab, Saved::OnDevice, room, &OURS[1..], [Map::Nothing, Map::Cpu]);
-    Grid::new("does the load fit?", load)
+    let of = |model, room: &'static str| {
+        Loading::cross(model, By::Pytorch, Saved::OnDevice, room, &Reader::ALL[1..], [Map::Nothing, Map::Cpu])
+    };
+    Grid::new("does the load fit?", in_python)
         .compare::<Map>()
         .quick(of(SMALL, "96MiB"))
         .full(of(LARGE, "384MiB"))
@@ -28,52 +26,17 @@ pub fn loading() -> Grid<Loading> {
 
 pub fn training() -> Grid<Training> {
     let of = |model, room: &'static str| {
-        Training::cross(model, By::Vramlab, Saved::Cpu, Map::ToDevice, room, Reader::Ot, [Kept::Drop, Kept::Keep])
+        Training::cross(model, By::Pytorch, Saved::Cpu, Map::ToDevice, room, Reader::Load, [Kept::Drop, Kept::Keep])
     };
     let fits = |state| value(FITS).of(move |c: &Training| c.state == state);
-    Grid::new("does training fit afterwards?", train)
+    Grid::new("does training fit afterwards?", in_python)
         .compare::<Kept>()
         .quick(of(SMALL, "325MiB"))
         .full(of(LARGE, "1300MiB"))
         .passes(COUNT)
+        .on(&[Platform::Cpu, Platform::Gpu, Platform::Dry])
         .metrics(&[FITS, PEAK])
         .answers("load-del", fits(Kept::Keep).confirm(at_most(0.0)).refute(at_least(1.0)).informational())
         .answers("load-del", fits(Kept::Drop).confirm(at_least(1.0)).refute(at_most(0.0)).informational())
         .no_plots()
-}
-
-fn load(cell: Loading, bench: &Bench) -> Result<Step> {
-    let Loading { model, by, saved, reader, map, .. } = cell;
-    let load = Load::new(Loaded { model, by, saved, map, reader }, bench, || Ok(()))?;
-    Ok(fits(move || load.load().map(drop)))
-}
-
-fn train(cell: Training, bench: &Bench) -> Result<Step> {
-    let Training { model, by, saved, reader, map, state, .. } = cell;
-    let load = Load::new(Loaded { model, by, saved, map, reader }, bench, || Ok(()))?;
-    Ok(fits(move || {
-        let loaded = load.load()?;
-        let _kept = match state {
-            Kept::Drop => {
-                drop(loaded);
-                None
-            }
-            Kept::Keep => Some(loaded),
-        };
-        load.train()
-    }))
-}
-
-/// Says whether the memory suffices.
-fn fits(whole: impl Fn() -> Result<()> + 'static) -> Step {
-    Step::new(move |probe| {
-        probe.at_rest();
-        let fits = match attempt(&whole) {
-            Ok(()) => 1,
-            Err(e) if is_out_of_memory(&format!("{e:#}")) => 0,
-            Err(e) => return Err(e),
-        };
-        probe.emit(FITS, fits);
-        Ok(())
-    })
 }

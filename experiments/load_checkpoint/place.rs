@@ -5,17 +5,12 @@ use process::{DROPPED, HELD, LANDED, LOAD_PEAK};
 
 pub fn grid() -> Grid<Loaded> {
     use Map::{Cpu, Nothing, ToDevice};
-    let ours = |model, maps: &[Map]| Loaded::cross(model, By::Vramlab, Saved::OnDevice, maps, OURS);
-    let references = |model| Loaded::cross(model, By::Pytorch, Saved::OnDevice, Map::ALL, REFERENCES).on(&[Platform::Gpu]);
+    let of = |model| Loaded::cross(model, By::Pytorch, Saved::OnDevice, Map::ALL, Reader::ALL);
     let holds = |metric, map| value(metric).of(move |c: &Loaded| c.map == map && c.reader.holds_a_state());
-    Grid::new("where the state lands", process::step)
+    Grid::new("where the state lands", in_python)
         .compare::<Reader>()
-        .quick(ours(SMALL, Map::ALL))
-        .full(ours(LARGE, &[Nothing]))
-        // What the process needs beside a GPU.
-        .full(ours(LARGE, &[ToDevice, Cpu]).passes(CHECK | COUNT | ROUNDS))
-        .quick(references(SMALL))
-        .full(references(LARGE))
+        .quick(of(SMALL))
+        .full(of(LARGE))
         .passes(CHECK | COUNT)
         .on(&[Platform::Gpu, Platform::Dry])
         .metrics(&[LOAD_PEAK, HELD, DROPPED, LANDED])

@@ -1,9 +1,6 @@
 //! What does a load take of the whole process?
 
-use super::load::Load;
 use super::*;
-use harness::process;
-use torch::trim_heap;
 
 /// Bytes of tensors on the model's device over those of the model: at the peak of the load, while the loaded state is held, and when it
 /// is dropped.
@@ -25,14 +22,12 @@ const PROCESS_TRIMMED: Metric =
 
 pub fn grid() -> Grid<Loaded> {
     let held = |metric| value(metric).of(|c: &Loaded| c.reader.holds_a_state());
-    let of = |model, by, readers: &[Reader]| Loaded::cross(model, by, Saved::Cpu, Map::Cpu, readers);
-    Grid::new("memory of a load", step)
+    let of = |model, readers: &[Reader]| Loaded::cross(model, By::Pytorch, Saved::Cpu, Map::Cpu, readers);
+    Grid::new("memory of a load", in_python)
         .compare::<Reader>()
-        .quick(of(SMALL, By::Vramlab, &OURS))
-        .quick(of(SMALL, By::Pytorch, &[Reader::AsSaved, Reader::Load]))
-        .full(of(LARGE, By::Vramlab, &OURS))
-        .full(of(LARGE, By::Pytorch, &REFERENCES))
-        .smoke(of(ModelName("mlp-2x256"), By::Vramlab, &[Reader::AsSaved, Reader::Mapped]).on(&[]))
+        .quick(of(SMALL, &[Reader::AsSaved, Reader::Load, Reader::LoadMmap]))
+        .full(of(LARGE, Reader::ALL))
+        .smoke(of(ModelName("mlp-2x256"), &[Reader::AsSaved, Reader::Load]).on(&[Platform::Cpu, Platform::Gpu, Platform::Dry]))
         .on(&[Platform::Cpu])
         .metrics(&[LOAD_PEAK, HELD, DROPPED, PROCESS_PEAK, PROCESS_HELD, PROCESS_DROPPED, PROCESS_TRIMMED, LANDED])
         // Every bit of every parameter.
@@ -52,91 +47,4 @@ pub fn grid() -> Grid<Loaded> {
                 .before(held(PROCESS_DROPPED).confirm(at_most(1.10)).refute(at_least(1.90))),
         )
         .no_plots()
-}
-
-pub fn step(cell: Loaded, bench: &Bench) -> Result<Step> {
-    // Memory of the process before the model was made: proportional, and resident.
-    let (mut before, mut resident_before) = (0, 0);
-    let load = Load::new(cell, bench, || {
-        // What writing left in the C library's heap would hide what the load takes.
-        trim_heap();
-        before = process::proportional(std::process::id())?;
-        resident_before = process::resident()?;
-        Ok(())
-    })?;
-    let model_bytes = load.bytes;
-    let share = move |now: u64, before: u64| (now as f64 - before as f64) / model_bytes;
-    let proportional = move || -> Result<f64> { Ok(share(process::proportional(std::process::id())?, before)) };
-    let step = Step::new(move |probe| {
-        probe.at_rest();
-        if probe.is_timing() {
-            process::reset_peak_resident()?;
-        }
-        let state = load.load()?;
-        if let Some(memory) = probe.memory() {
-            let device = load.model.store.device();
-            let landed = bytes(state.iter().map(|(_, tensor)| tensor).filter(|tensor| tensor.device() == device));
-            probe.emit(LOAD_PEAK, memory.requested_peak as f64 / model_bytes);
-            probe.emit(HELD, memory.requested as f64 / model_bytes);
-            probe.emit(LANDED, landed as f64 / model_bytes);
-        }
-        if probe.is_timing() {
-            let (peak, held) = (share(process::peak_resident()?, resident_before), proportional()?);
-            probe.emit(PROCESS_PEAK, peak);
-            probe.emit(PROCESS_HELD, held);
-        }
-        drop(state);
-        if probe.is_timing() {
-            let dropped = proportional()?;
-            trim_heap();
-            probe.emit(PROCESS_TRIMMED, proportional()?);
-            probe.emit(PROCESS_DROPPED, dropped);
-        }
-        if let Some(memory) = probe.memory() {
-            probe.emit(DROPPED, memory.requested as f64 / model_bytes);
-        }
-        probe.compare(PARAMETER_ERROR, || Ok(load.parameters()))
-    });
-    // A program loads once.
-    Ok(step.timing(Timing { warm_up_steps: 0, warm_up_seconds: 0.0, samples: 1, least_sample: 0.0 }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use harness::lab::testing::*;
-
-    fn small(reader: Reader) -> Loaded {
-        Loaded { model: ModelName("mlp-2x256"), by: By::Vramlab, saved: Saved::Cpu, map: Map::Cpu, reader }
-    }
-
-    #[test]
-    fn the_check_sees_a_parameter_that_was_not_loaded() {
-        for reader in OURS {
-            check(&protocol(), small(reader)).holds();
-        }
-        let loads_nothing = |bench: &Bench| {
-            let load = Load::new(small(Reader::Mapped), bench, || Ok(()))?;
-            Ok(Step::new(move |probe| probe.compare(PARAMETER_ERROR, || Ok(load.parameters()))))
-        };
-        broken(&protocol(), small(Reader::Mapped), loads_nothing).sees("parameter: all of it is zero");
-        let another_model = |bench: &Bench| step(small(Reader::Ot), &Bench { seed: bench.seed + 1, ..*bench });
-        broken(&protocol(), small(Reader::Ot), another_model).sees("parameter: expected equal");
-    }
-
-    /// The bytes of a load on the counted CPU, in models.
-    #[test]
-    fn a_load_holds_what_its_reader_makes() {
-        let figures = |reader, metrics: [Metric; 3]| {
-            let counted = count(&protocol(), small(reader));
-            metrics.map(|metric| counted.figure(metric))
-        };
-        for reader in [Reader::Ot, Reader::Pickle, Reader::Safetensors] {
-            let [peak, held, dropped] = figures(reader, [LOAD_PEAK, HELD, DROPPED]);
-            assert!(peak >= 2.0 && held == 2.0 && dropped == 1.0, "{reader:?}: {peak}, {held}, {dropped}");
-        }
-        for reader in [Reader::AsSaved, Reader::Views, Reader::Mapped] {
-            assert_eq!(figures(reader, [LOAD_PEAK, HELD, DROPPED]), [1.0; 3], "{reader:?}: nothing but the model");
-        }
-    }
 }

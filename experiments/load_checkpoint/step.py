@@ -1,4 +1,4 @@
-"""Loading a checkpoint with torch.load: the PyTorch reference of experiments/load_checkpoint."""
+"""Loading a checkpoint with torch.load, for experiments/load_checkpoint."""
 
 import ctypes
 import gc
@@ -36,6 +36,10 @@ def write(name, saved, bench, path):
     TAG = None
 
 
+# What torch.load is given besides; nothing is read of the model that was saved.
+READERS = {"as-saved": None, "load": {}, "load-unrestricted": {"weights_only": False}, "load-mmap": {"mmap": True}}
+
+
 def trim_heap():
     """Has the C library give back to the kernel what it holds and nobody uses."""
     ctypes.CDLL(None).malloc_trim(0)
@@ -64,12 +68,7 @@ class Load:
         self.bytes = sum(parameter.nbytes for parameter in self.model.parameters())
 
     def load(self):
-        options = {
-            "as-saved": None,
-            "load": {},
-            "load-unrestricted": {"weights_only": False},
-            "load-mmap": {"mmap": True},
-        }[self.reader]
+        options = READERS[self.reader]
         if options is None:
             return {}
         state = torch.load(self.path, map_location=self.map, **options)
@@ -99,4 +98,42 @@ class Load:
         return {"parameter": list(self.model.state_dict().values())}
 
 
-lab.main(Load)
+class Fits(Load):
+    """A load on a device of limited memory, and where the cell says what becomes of the state a training step after it."""
+
+    def __init__(self, cell, bench):
+        super().__init__(cell, bench)
+        self.state = cell.get("state")
+
+    def whole(self):
+        loaded = self.load()
+        if self.state == "drop":
+            loaded = None
+        if self.state:
+            # With Adam, whose state is new: without it the next run begins as this one did.
+            optimizer = torch.optim.Adam(self.model.parameters(), 0.0, foreach=False)
+            inputs = torch.randn(8, self.model[0].in_features, device=self.device)
+            torch.nn.functional.cross_entropy(self.model(inputs), torch.randint(10, (8,), device=self.device)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        del loaded
+
+    def run(self, probe):
+        probe.at_rest()
+        try:
+            self.whole()
+            fits = 1
+        except RuntimeError as error:
+            if not lab.is_out_of_memory(error):
+                raise
+            fits = 0
+        self.model.zero_grad()
+        probe.figure("fits", "1", fits)
+
+
+def prepare(cell, bench):
+    return (Fits if "device-memory" in cell else Load)(cell, bench)
+
+
+if __name__ == "__main__":
+    lab.main(prepare)

@@ -6,7 +6,7 @@ cell! { Moved { model: ModelName, by: By, saved: Saved, reader: Reader, map: Map
 
 pub fn grid() -> Grid<Moved> {
     let raised = |map| value(RAISED).of(move |c: &Moved| c.map == map);
-    Grid::new("a file from a GPU, without one", step)
+    Grid::new("a file from a GPU, without one", in_python)
         .compare::<Map>()
         .quick_and_full(Moved::cross("mlp-2x64", By::Pytorch, Saved::OnDevice, Reader::Load, [Map::Cpu, Map::Nothing]))
         .passes(CHECK)
@@ -28,10 +28,4 @@ pub fn grid() -> Grid<Moved> {
             .rule(raised(Map::Cpu).confirm(at_most(0.0)).refute(at_least(1.0)).informational()),
         )
         .no_plots()
-}
-
-/// PyTorch in Python runs each of these cells.
-fn step(cell: Moved, bench: &Bench) -> Result<Step> {
-    let Moved { model, by, saved, reader, map } = cell;
-    process::step(Loaded { model, by, saved, map, reader }, bench)
 }

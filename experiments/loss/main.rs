@@ -2,21 +2,18 @@
 //!
 //! A language model's logits have a number for each token and each word of the vocabulary, and cross-entropy makes three more tensors of
 //! that size in fp32. Chunking over tokens (torchtune) and a fused head (Liger-Kernel, Cut Your Losses: Wijmans et al., arXiv 2411.09009)
-//! give the same value and gradient without them.
+//! give the same value and gradient without them. PyTorch in Python runs every cell (`experiments/loss/step.py`).
 
 mod gpt2;
 mod head;
 
 use harness::lab::*;
-use models::{Block, IGNORED, Model};
-use torch::{Checkpoint, autocast};
 
-/// Chunks of a chunked loss: as many as torchtune's `CEWithChunkedOutputLoss` makes by default.
-const CHUNKS: u64 = 8;
-/// Tokens of a fused head's chunk at least.
-const LEAST: u64 = 256;
 const LEAST_WAS_SET: &str = "23 November 2026: a fused head's chunk has 256 tokens at least. Chunks by Liger-Kernel's rule alone were seen to be \
                              too slow on a CPU; bytes of the simulated GPU had been seen, too.";
+
+/// A CPU's kernels, and those that allocate as a GPU's do.
+const DEVICES: &[Platform] = &[Platform::Cpu, Platform::Gpu, Platform::Dry];
 
 number! { Tokens "tokens of a step" }
 levels! {
@@ -52,50 +49,33 @@ pub fn protocol() -> Protocol {
         .threat("The time of a CPU, whose products take a larger share of the step than on a GPU: the head's second product weighs more here.")
 }
 
-impl How {
-    /// Tokens of a chunk. A fused head's are as many as give logits of the size of the hidden states, rounded up to a power of two: the rule
-    /// of Liger-Kernel's `fused_linear_cross_entropy`. With fewer than [`LEAST`] each product would only read the head's weights.
-    fn chunk(self, tokens: i64, width: i64, vocabulary: i64) -> i64 {
-        let [all, width, vocabulary] = [tokens, width, vocabulary].map(i64::unsigned_abs);
-        let chunk = match self {
-            How::Plain | How::NoUpcast => return tokens,
-            How::Chunked => all.div_ceil(CHUNKS),
-            How::Fused => all.div_ceil(vocabulary.div_ceil(width)).next_power_of_two().max(LEAST),
-        };
-        chunk as i64
+#[cfg(test)]
+mod tests {
+    use harness::lab::testing::assert_python_says;
+
+    /// The cells' own checks: 601 tokens are no multiple of a chunk's, so that the last is shorter. A plain loss keeps log-softmax's output, a chunked one
+    /// the logits themselves, a fused one neither. Then with means of chunks in the place of sums.
+    const CHECKED: &str = r#"
+import step
+
+def checks():
+    for dtype, tolerance in [("fp32", 1e-5), ("bf16", 2e-2)]:
+        of = f"width=16 vocabulary=1000 tokens=601 dtype={dtype} by=pytorch how="
+        print(*(check(step.prepare, of + how, of + "plain", tolerance) for how in ("no-upcast", "chunked", "fused")))
+    of = "model=gpt-2x32 batch=8 by=pytorch how="
+    print(*(check(step.prepare, of + how, of + "plain", 5e-2) for how in ("chunked", "fused")))
+
+checks()
+of = "width=16 vocabulary=1000 tokens=601 dtype=fp32 by=pytorch how="
+print(*(round(memory(step.prepare, of + how)["activations"] / (4 * 601 * 1000), 1) for how in ("plain", "chunked", "fused")))
+step.entropy = lambda logits, targets: torch.nn.functional.cross_entropy(logits.float(), targets)
+checks()
+"#;
+
+    #[test]
+    fn every_loss_is_the_plain_one_and_the_check_sees_a_mean_of_means() {
+        let expected =
+            "ok ok ok\nok ok ok\nok ok\n1.0 1.0 0.0\ninvalid invalid invalid\ninvalid invalid invalid\ninvalid invalid\n";
+        assert_python_says("loss", CHECKED, expected);
     }
-}
-
-/// Mean cross-entropy of hidden states `[1, tokens, width]`, whose logits `head` gives, against targets `[tokens]`.
-fn loss(how: How, head: &dyn Block, hidden: &Tensor, targets: &Tensor, chunk: i64) -> Result<Tensor> {
-    let tokens = targets.size()[0];
-    let parts = hidden.split(chunk, 1).into_iter().zip(targets.split(chunk, 0));
-    let sums: Result<Vec<Tensor>> = match how {
-        How::Plain => return Ok(entropy(&head.forward(hidden, true), targets) / tokens as f64),
-        How::NoUpcast => {
-            let logits = head.forward(hidden, true);
-            return Ok(logits.cross_entropy_loss::<Tensor>(targets, None, Reduction::Mean, IGNORED, 0.0));
-        }
-        How::Chunked => {
-            let logits: Vec<(Tensor, Tensor)> = parts.map(|(hidden, targets)| (head.forward(&hidden, true), targets)).collect();
-            logits.into_iter().map(|(logits, targets)| recomputed(logits, targets, |logits| logits.shallow_clone())).collect()
-        }
-        How::Fused => parts
-            .map(|(hidden, targets)| {
-                let head = head.share();
-                recomputed(hidden, targets, move |hidden| head.forward(hidden, true))
-            })
-            .collect(),
-    };
-    Ok(Tensor::stack(&sums?, 0).sum(Kind::Float) / tokens as f64)
-}
-
-/// Sum over tokens, in fp32.
-fn entropy(logits: &Tensor, targets: &Tensor) -> Tensor {
-    logits.to_kind(Kind::Float).cross_entropy_loss::<Tensor>(targets, None, Reduction::Sum, IGNORED, 0.0)
-}
-
-fn recomputed(x: Tensor, targets: Tensor, logits: impl Fn(&Tensor) -> Tensor + Send + 'static) -> Result<Tensor> {
-    let segment = move |x: &[Tensor]| Ok(vec![entropy(&logits(&x[0]), &x[1])]);
-    Ok(Checkpoint { preserve_random: false }.run(&[&x, &targets], segment)?.remove(0))
 }

@@ -13,7 +13,6 @@ mod same_task;
 mod training;
 
 use harness::lab::*;
-use models::training::Precision;
 use std::ops::Range;
 
 levels! { Algorithm as "optimizer" "optimizer": Momentum "SGD with momentum 0.9", Adam "" }

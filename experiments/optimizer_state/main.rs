@@ -1,13 +1,12 @@
 //! What an optimizer keeps and needs: state for each parameter, temporaries of its step, and the time that the step takes.
 //!
 //! Guide 4 says that Adam's state is twice the model and RMSProp's once; and a tutorial of PyTorch's, that a step needs temporaries as
-//! large as the model, in one implementation. All three are here: libtorch's loop over the parameters, foreach, which is PyTorch's default
-//! on a GPU, and the fused kernels. Only the optimizer's step is measured, with gradients that stay the same.
+//! large as the model, in one implementation. All three are here: the loop over the parameters, foreach, which is PyTorch's default on a GPU,
+//! and the fused kernels. Only the optimizer's step is measured, with gradients that stay the same. PyTorch in Python runs every cell
+//! (`experiments/optimizer_state/step.py`).
 
 mod bytes;
 mod others;
-mod step;
-mod time;
 
 use harness::lab::*;
 
@@ -20,6 +19,11 @@ const TEMPORARY_RATIO: Metric =
 /// What a step must read and write at least: each parameter, its gradient and its state once.
 const TRAFFIC: Metric = Metric::counted("traffic", "memory traffic", "B");
 
+/// Kernels that allocate as a GPU's do, and all that computes.
+const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
+const EVERYWHERE: &[Platform] = &[Platform::Cpu, Platform::Gpu, Platform::Dry];
+const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
+
 levels! {
     Method as "optimizer" "optimizer, with PyTorch's defaults":
     Sgd "",
@@ -30,7 +34,7 @@ levels! {
 }
 levels! {
     How as "implementation" "how the step goes through the tensors":
-    Loop "one tensor after another, libtorch's own" => "the loop",
+    Loop "one tensor after another, PyTorch's default on a CPU" => "the loop",
     Foreach "one operation after another, over all tensors: PyTorch's default on a GPU" => "the foreach step",
     Fused "one kernel over all tensors" => "the fused step",
     Copy "no optimizer: copies the bytes that the step must move, which is the memory's own limit" => "only copying as many bytes";
@@ -50,14 +54,10 @@ pub fn protocol() -> Protocol {
              memory's bandwidth allows; the loop pays for every tensor, so it is slowest where tensors are small and many.",
         )
         .grid(bytes::grid())
-        .grid(time::grid())
+        .grid(bytes::time())
         .grid(others::bytes())
         .grid(others::same_step())
         .shows(Shown::new("Fused AdamW instead of a loop", "Always, where it is supported").at(Method::Adamw).at(How::Fused).time(TIME))
-        .threat(
-            "Rust calls libtorch without an interpreter. In Python the loop pays more for each tensor, and so do foreach and fused for \
-             gathering their lists.",
-        )
         .threat("The copy runs over a few large buffers however many tensors there are: it is a limit of the memory, not of launches.")
         .threat("Lion is written for this lab over all tensors at once, as PyTorch's foreach steps are: PyTorch has none.")
         .threat("There is no fused RMSProp in PyTorch, so none is shown.")

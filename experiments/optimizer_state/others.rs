@@ -1,10 +1,6 @@
-//! What do Muon and Lion keep, and what do they need for their step? PyTorch in Python runs them (`experiments/optimizer_state/step.py`).
+//! What do Muon and Lion keep, and what do they need for their step?
 
 use super::*;
-
-/// Kernels that allocate as a GPU's do.
-const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
-const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
 
 levels! {
     Today as "method" "optimizer, as PyTorch has it or its authors wrote it":

@@ -9,14 +9,14 @@ const BOTH: Metric = Metric::counted("both_copies", "peak of both / logits", "1"
 
 levels! { Softcap "what is done with the logits first": Tanh "30 tanh(logits / 30), as in Gemma 2", Nothing as "none" "" }
 
-cell! { Logits { vocabulary: Vocabulary, width: Width, tokens: Tokens, softcap: Softcap } }
+cell! { Logits { vocabulary: Vocabulary, width: Width, tokens: Tokens, dtype: Dtype, softcap: Softcap, by: By } }
 
 pub fn grid() -> Grid<Logits> {
     let gemma = |c: &Logits| c.vocabulary == Vocabulary(256_000) && c.softcap == Softcap::Tanh;
-    Grid::new("a large vocabulary", step)
+    Grid::new("a large vocabulary", in_python)
         .compare::<Softcap>()
-        .quick_and_full(Logits::cross(256_000, 2304, 2048, Softcap::ALL))
-        .smoke(Logits::cross(512, 32, 64, Softcap::ALL))
+        .quick_and_full(Logits::cross(256_000, 2304, 2048, Dtype::Bf16, Softcap::ALL, By::Pytorch))
+        .smoke(Logits::cross(512, 32, 64, Dtype::Bf16, Softcap::ALL, By::Pytorch))
         .passes(CHECK | COUNT)
         .on(DEVICES)
         .metrics(&[LOSS, GRADIENT, BOTH])
@@ -38,65 +38,4 @@ pub fn grid() -> Grid<Logits> {
             ),
         )
         .no_plots()
-}
-
-fn step(cell: Logits, bench: &Bench) -> Result<Step> {
-    let small = |rows: i64| {
-        let values = Tensor::randn([rows, cell.width.0], (Kind::BFloat16, bench.device)) * 0.05;
-        values.set_requires_grad(true)
-    };
-    let (tokens, classes) = (small(cell.tokens.0), small(cell.vocabulary.0));
-    let targets = Tensor::randint(cell.vocabulary.0, [cell.tokens.0], (Kind::Int64, bench.device));
-    let copy = (2 * cell.tokens.0 * cell.vocabulary.0) as f64;
-    Ok(Step::new(move |probe| {
-        let peak = |probe: &Probe| probe.memory().map_or(0, |memory| memory.requested_peak);
-        let rest = probe.at_rest();
-        let loss = probe.forward(|| {
-            let mut logits = tokens.f_matmul(&classes.tr())?;
-            match cell.softcap {
-                Softcap::Nothing => {}
-                Softcap::Tanh => logits = (&logits / 30.0).tanh() * 30.0,
-            }
-            let loss = logits.to_kind(Kind::Float).f_cross_entropy_loss(&targets, None::<Tensor>, Reduction::Mean, -100, 0.0)?;
-            Ok(loss)
-        })?;
-        let (of_loss, kept) = (peak(probe), probe.live());
-        probe.reset_peaks();
-        let gradients = Tensor::f_run_backward(&[&loss], &[&tokens, &classes], false, false)?;
-        let of_gradient = peak(probe);
-        probe.emit(LOSS, (of_loss - rest) as f64 / copy);
-        probe.emit(GRADIENT, (of_gradient - kept) as f64 / copy);
-        probe.emit(BOTH, (of_loss.max(of_gradient) - rest) as f64 / copy);
-        probe.compare(GRADIENT_ERROR, || Ok(gradients))
-    }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use harness::lab::testing::*;
-
-    fn small(softcap: Softcap) -> Logits {
-        Logits { vocabulary: Vocabulary(4096), width: Width(16), tokens: Tokens(64), softcap }
-    }
-
-    #[test]
-    fn the_check_sees_a_class_that_is_left_out_and_another_loss() {
-        let cell = small(Softcap::Nothing);
-        check(&protocol(), cell).holds();
-        broken(&protocol(), cell, |bench| step(with(cell, Vocabulary(4095)), bench)).sees("has shape [4095, 16] here");
-        let summed = |bench: &Bench| Ok(step(cell, bench)?.altered(|gradient| gradient * 64.0));
-        broken(&protocol(), cell, summed).sees("gradient: expected equal");
-    }
-
-    /// Of the loss: tanh's result, the capped logits, and in fp32 their copy and its logarithmic softmax. When the loss is there, the first
-    /// and the last are left, and the gradient adds two in fp32.
-    #[test]
-    fn copies_are_those_that_autograd_keeps() {
-        let found = count(&protocol(), small(Softcap::Tanh));
-        for (metric, copies) in [(LOSS, 6.0), (GRADIENT, 4.0), (BOTH, 7.0)] {
-            let ratio = found.figure(metric) / copies;
-            assert!((1.0..1.01).contains(&ratio), "{}: {}", metric.name, found.figure(metric));
-        }
-    }
 }

@@ -1,19 +1,16 @@
 //! Figures that others published of what a training step's memory is made of: does this lab count the same?
 //!
-//! Four sources give bytes that can be counted on any device with PyTorch's kernels for CUDA, a dry one included: what a transformer
-//! layer saves for the backward pass (Korthikanti et al., arXiv 2205.05198), what a ViT-L/16 and Adam take (PyTorch's tutorial on
-//! stepping inside the backward pass), what accumulation, checkpointing and fp16 leave of BERT-large's memory (Hugging Face's guide to
-//! training on one GPU), and what the loss over a large vocabulary takes (Wijmans et al., arXiv 2411.09009). PyTorch in Python runs recipes
-//! of others. Published figures that other experiments are about stand with those.
+//! Three sources give bytes that can be counted on any device with PyTorch's kernels for CUDA, a dry one included: what a transformer
+//! layer saves for the backward pass (Korthikanti et al., arXiv 2205.05198), what accumulation, checkpointing and fp16 leave of BERT-large's memory (Hugging Face's guide to
+//! training on one GPU), and what the loss over a large vocabulary takes (Wijmans et al., arXiv 2411.09009); and recipes of others. PyTorch in
+//! Python runs every cell (`experiments/published/step.py`). Published figures that other experiments are about stand with those.
 
 mod layer;
 mod loss;
-mod parts;
 mod recipes;
 mod table;
 
 use harness::lab::*;
-use models::Model;
 
 number! { Batch "samples of a step" }
 number! { Vocabulary "tokens that there are" }
@@ -36,7 +33,6 @@ pub fn protocol() -> Protocol {
              on what a driver shows beside PyTorch's own memory, and come out roughly.",
         )
         .grid(layer::grid())
-        .grid(parts::grid())
         .grid(table::grid())
         .grid(loss::grid())
         .grid(recipes::in_backward())

@@ -1,14 +1,17 @@
 """The PyTorch reference for experiments/published: recipes of others whose memory they published, written anew in PyTorch."""
 
+import functools
 import os
 
 import lab
 import presets
 import torch
 import torch.nn.functional as F
+import training
 
 # Bytes of one copy of the logits, in fp32, that a tile may have: as ALST, for a quarter of its tokens.
 TILE = 2**30 // 4
+FUSED = F.scaled_dot_product_attention
 
 
 def vision_transformer(name, device, **options):
@@ -333,8 +336,129 @@ class Tuning:
         probe.figure("kept", "B", layers * (layer + constants) + rest)
 
 
+class Kept(torch.autograd.Function):
+    """Nothing, but that the value lives until its backward pass."""
+
+    @staticmethod
+    def forward(context, x):
+        context.save_for_backward(x)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient
+
+
+@functools.cache
+def mask(length, device):
+    return torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
+
+
+def attention(q, k, v, dropout_p=0.0, is_causal=False, keeps_input=False):
+    """Step by step, each result a tensor of its own; before PyTorch 1.11 softmax kept its input, too (pytorch/pytorch#64000)."""
+    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+    if is_causal:
+        scores = scores.masked_fill(mask(q.shape[-2], q.device), float("-inf"))
+    if keeps_input:
+        # What autocast gives it is in fp32.
+        scores = Kept.apply(scores.float())
+    scores = scores.softmax(-1)
+    return (F.dropout(scores, dropout_p) if dropout_p else scores) @ v
+
+
+class Layer:
+    """The blocks of a transformer in fp16, forward and backward."""
+
+    def __init__(self, cell, bench):
+        F.scaled_dot_product_attention = attention if cell["attention"] == "explicit" else FUSED
+        self.blocks = presets.prepared(lab.Cell(cell | {"batch": "1"}), bench.device)[0].block.half()
+        b, s, h = cell.number("batch"), cell.number("sequence"), self.blocks[0].qkv.in_features
+        # What the embeddings give to the first block.
+        self.inputs = torch.randn(b, s, h, dtype=torch.half, device=bench.device, requires_grad=True)
+        self.formula = len(self.blocks) * s * b * h * (34 + 5 * (h // 64) * s / h)
+
+    def run(self, probe):
+        self.blocks.zero_grad()
+        self.inputs.grad = None
+        probe.at_rest()
+        # The first block's input is not counted and the last block's output is: together each block's input is counted once.
+        outputs = probe.forward(lambda: self.blocks(self.inputs))
+        probe.figure("formula", "B", self.formula)
+        outputs.mean().backward()
+
+    def outcome(self):
+        for block in self.blocks:
+            block.dropout = block.heads.dropout = 0.0
+        with torch.no_grad():
+            return {"output": [self.blocks(self.inputs)]}
+
+
+class Capped:
+    """The loss of logits over a large vocabulary, capped or not, and then its gradient: peaks in copies of the logits in bf16."""
+
+    tells_all = True
+
+    def __init__(self, cell, bench):
+        tokens, width, vocabulary = map(cell.number, ("tokens", "width", "vocabulary"))
+        options = {"device": bench.device, "dtype": torch.bfloat16}
+        self.given = [(torch.randn(rows, width, **options) * 0.05).requires_grad_() for rows in (tokens, vocabulary)]
+        self.targets = torch.randint(vocabulary, (tokens,), device=bench.device)
+        self.capped, self.copy = cell["softcap"] == "tanh", 2 * tokens * vocabulary
+
+    def loss(self):
+        logits = self.given[0] @ self.given[1].T
+        if self.capped:
+            logits = (logits / 30.0).tanh() * 30.0
+        return F.cross_entropy(logits.float(), self.targets)
+
+    def run(self, probe):
+        self.gradients = None
+        probe.reset_peaks()
+        rest, loss = probe.live(), probe.forward(self.loss)
+        of_loss, kept = probe.peak(), probe.live()
+        probe.reset_peaks()
+        with torch.autograd.set_multithreading_enabled(False):
+            self.gradients = torch.autograd.grad(loss, self.given)
+        del loss
+        for metric, bytes in [("loss", of_loss - rest), ("gradient", probe.peak() - kept), ("both", max(of_loss, probe.peak()) - rest)]:
+            probe.figure(f"{metric}_copies", "1", bytes / self.copy)
+
+    def outcome(self):
+        return {"gradient": list(self.gradients)}
+
+
+class Table(training.Trainer):
+    """BERT-large as Hugging Face's guide trained it."""
+
+    # What the source's GPU, a V100, showed before a model was loaded: kernels were not loaded lazily then.
+    context = 1343 << 20
+
+    def __init__(self, cell, bench, drops=True):
+        F.scaled_dot_product_attention, setup = functools.partial(attention, keeps_input=True), cell["setup"]
+        levels = {
+            "optimizer": "adam",
+            "accumulate": cell["batch"] if setup in ("accumulate", "accumulate-checkpoint", "all") else "1",
+            "checkpoint": "every-block" if setup in ("accumulate-checkpoint", "all") else "none",
+            "precision": "amp-fp16" if setup in ("fp16", "all") else "fp32",
+        }
+        super().__init__(lab.Cell(cell | levels), bench, drops)
+        self.bench, self.items, self.zeroes = bench, cell.number("batch"), cell["zero_grad"] == "zeroed"
+
+    def run(self, probe):
+        super().run(probe)
+        if self.bench.device.type == "cuda":
+            probe.figure("shown", "B", torch.cuda.memory_reserved() + self.context)
+
+    def outcome(self):
+        # Of a first step without dropout, which would differ from one micro-batch to the next.
+        torch.manual_seed(self.bench.seed)
+        plain = Table(self.cell, self.bench, drops=False)
+        plain.step()
+        return {"gradient": presets.gradients(plain.model)}
+
+
 def prepare(cell, bench):
-    recipes = [("stepping", InBackward), ("bits", FewBits), ("loss", Loss), ("moments", LowRank)]
+    recipes = [("setup", Table), ("sequence", Layer), ("dtype", Capped), ("stepping", InBackward), ("bits", FewBits), ("loss", Loss), ("moments", LowRank)]
     for factor, recipe in [*recipes, ("softcap", CutLoss), ("on-host", Offload), ("tuned", Tuning)]:
         if factor in cell:
             return recipe(cell, bench)

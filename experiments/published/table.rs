@@ -1,13 +1,9 @@
 //! What do accumulation, checkpointing and fp16 leave of BERT-large's memory, and what do they cost?
 
 use super::*;
-use models::Attention;
-use models::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision, Trainer};
 
 const RESERVED: Metric = Metric::counted("reserved_peak", "peak reserved memory", "B");
 const SHOWN: Metric = Metric::counted("shown", "peak reserved memory and the source's CUDA context", "B");
-/// What the source's GPU, a V100, showed before a model was loaded: kernels were not loaded lazily then.
-const CONTEXT: i64 = 1343 << 20;
 
 levels! {
     Setup "what is done about memory":
@@ -24,7 +20,7 @@ levels! {
     Dropped "dropped, as PyTorch does today",
 }
 
-cell! { Table { model: ModelName, batch: Batch, zero_grad: ZeroGrad, setup: Setup } }
+cell! { Table { model: ModelName, batch: Batch, zero_grad: ZeroGrad, setup: Setup, by: By } }
 
 pub fn grid() -> Grid<Table> {
     use Setup::*;
@@ -44,10 +40,10 @@ pub fn grid() -> Grid<Table> {
         "BERT-large, 512 tokens, Adam, against batch 4 in fp32: accumulation 4 x 1 0.58 of the memory at 0.87 of the speed; with \
          checkpointing 0.45 at 0.68; fp16 0.93 at 2.10; all three 0.49 at 1.14",
     );
-    Grid::new("a table", step)
+    Grid::new("a table", in_python)
         .compare::<Setup>()
-        .quick_and_full(Table::cross("bert-large", 4, ZeroGrad::ALL, Setup::ALL))
-        .smoke(Table::cross("gpt-2x64", 4, ZeroGrad::ALL, [Plain, Accumulate, All]))
+        .quick_and_full(Table::cross("bert-large", 4, ZeroGrad::ALL, Setup::ALL, By::Pytorch))
+        .smoke(Table::cross("gpt-2x64", 4, ZeroGrad::ALL, [Plain, Accumulate, All], By::Pytorch))
         .on(DEVICES)
         .metrics(&[PEAK, RESERVED, SHOWN])
         .check(|c| match c.setup {
@@ -73,62 +69,4 @@ pub fn grid() -> Grid<Table> {
                 ),
         )
         .no_plots()
-}
-
-fn step(cell: Table, bench: &Bench) -> Result<Step> {
-    let mut configuration = Configuration { optimizer: OptimizerKind::Adam, ..Configuration::new(cell.model.0, cell.batch.0) };
-    configuration.settings.attention = Attention::BeforeTorch1_11;
-    let (accumulate, checkpoint, fp16) = match cell.setup {
-        Setup::Plain => (false, false, false),
-        Setup::Accumulate => (true, false, false),
-        Setup::AccumulateCheckpoint => (true, true, false),
-        Setup::Fp16 => (false, false, true),
-        Setup::All => (true, true, true),
-    };
-    if accumulate {
-        configuration.accumulate = configuration.batch;
-    }
-    if checkpoint {
-        configuration.checkpoint = CheckpointPolicy::EveryBlock;
-    }
-    if fp16 {
-        configuration.precision = Precision::AmpFp16;
-    }
-    let mut trainer = Trainer::load(&configuration, bench.device)?;
-    if cell.zero_grad == ZeroGrad::Zeroed {
-        trainer.keep_gradients();
-    }
-    let Bench { device, seed, .. } = *bench;
-    let step = Step::new(move |probe| {
-        trainer.iterate(&mut |_, _| Ok(()))?;
-        if let Some(memory) = probe.memory() {
-            probe.emit(SHOWN, memory.reserved + CONTEXT);
-        }
-        // Gradients of a first step without dropout, which would differ from one micro-batch to the next.
-        probe.compare(GRADIENT_ERROR, || {
-            tch::manual_seed(seed);
-            let mut configuration = trainer.configuration().clone();
-            configuration.settings.dropout = Some(0.0);
-            let mut trainer = Trainer::load(&configuration, device)?;
-            trainer.iterate(&mut |_, _| Ok(()))?;
-            Ok(trainer.model().gradients().iter().map(Tensor::detach).collect())
-        })
-    });
-    Ok(step.items(cell.batch.0))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use harness::lab::testing::*;
-
-    #[test]
-    fn the_check_sees_a_lost_micro_batch() {
-        let cell = |setup| Table { model: ModelName("gpt-2x64"), batch: Batch(4), zero_grad: ZeroGrad::Zeroed, setup };
-        for setup in [Setup::Accumulate, Setup::All] {
-            check(&protocol(), cell(setup)).holds();
-        }
-        let accumulate = cell(Setup::Accumulate);
-        broken(&protocol(), accumulate, |bench| step(with(accumulate, Batch(3)), bench)).sees("gradient: expected equal");
-    }
 }

@@ -73,6 +73,7 @@ class Probe:
     timing: bool = False
     figures: dict = field(default_factory=dict)
     samples: list = field(default_factory=list)
+    points: list = field(default_factory=list)
     rest: int = None
 
     @property
@@ -115,6 +116,11 @@ class Probe:
         """Gives a counted figure of the memory pass; of several the last counts."""
         if self.reading:
             self.figures[metric] = (unit, value)
+
+    def point(self, metric, unit, position, value):
+        """Gives a point of the curve that a metric is, in the memory pass."""
+        if self.reading:
+            self.points.append((metric, unit, value, position))
 
     def sample(self, metric, unit, value):
         """Gives a figure that moves from run to run, in the time pass."""
@@ -369,7 +375,7 @@ def _memory(prepare, spec, bench):
         rows = [(metric, "B", value, 0) for metric, value in read.items()]
     if probe.rest is not None:
         rows.append(("step_peak", "B", device.read()["requested_peak"] - probe.rest, 0))
-    rows += [(metric, unit, value, 0) for metric, (unit, value) in probe.figures.items()]
+    rows += [(metric, unit, value, 0) for metric, (unit, value) in probe.figures.items()] + probe.points
     rows += [(f"held.{name}", "1", count, 0) for name, count in sorted(blocks.items()) if count]
     return "ok", "", rows
 

@@ -86,20 +86,10 @@ class Cpu:
         """What is allocated in the region and alive at its peak: how many blocks of an operation and size, as `aten::mm.4096`. Blocks that
         were there before and are gone at the peak count negative."""
         blocks = {}
-        _checked(_LIBRARY.vl_allocations_record(-1, 1))
-        yield blocks
-        _LIBRARY.vl_allocations_stop()
-        events = []
-
-        @_TAKE
-        def take(_, first, count):
-            events.extend(_RECORD.iter_unpack(ctypes.string_at(first, count * _RECORD.size)))
-
-        _LIBRARY.vl_allocations_take(None, take)
+        with recorded(-1) as taken:
+            yield blocks
         live, now, most, names = {}, 0, 0, {}
-        for kind, address, size, number in events:
-            allocated = kind == 1
-            operation = (_LIBRARY.vl_operation_name(number) or b"-").decode()
+        for allocated, address, size, operation in taken():
             if allocated:
                 names[address] = operation
             name = f"{operation if allocated else names.pop(address, 'before')}.{size}"
@@ -109,6 +99,28 @@ class Cpu:
                 most = now
                 blocks.clear()
                 blocks.update(live)
+
+
+@contextlib.contextmanager
+def recorded(device):
+    """Records what is allocated and freed in the region: on the CPU (-1) or on a CUDA device (its number). What it gives is called for what was
+    recorded since: whether a block was made, its address and bytes, and the operation that made it, as `aten::mm`, or `-`."""
+    _checked(_LIBRARY.vl_allocations_record(device))
+
+    def taken():
+        events = []
+
+        @_TAKE
+        def take(_, first, count):
+            events.extend(_RECORD.iter_unpack(ctypes.string_at(first, count * _RECORD.size)))
+
+        _LIBRARY.vl_allocations_take(None, take)
+        return [(kind == 1, address, size, (_LIBRARY.vl_operation_name(number) or b"-").decode()) for kind, address, size, number in events]
+
+    try:
+        yield taken
+    finally:
+        _LIBRARY.vl_allocations_stop()
 
 
 class Cuda:

@@ -5,6 +5,8 @@ import torch.nn.functional as F
 from torch import nn
 
 CLASSES = 10
+# Pixels along the side of an image.
+SIDE = 32
 # Of a GPT.
 VOCABULARY, HEAD_WIDTH = 256, 32
 # Of channels that GroupNorm normalises together.
@@ -12,12 +14,17 @@ GROUPS = 4
 
 
 def named(name, sequence=64):
-    """The model of a name: `mlp-DEPTHxWIDTH`, `gpt-LAYERSxWIDTH`, `resnet-BLOCKSxCHANNELS-gn`."""
-    kind, size, *_ = name.split("-")
+    """The model of a name: `mlp-DEPTHxWIDTH`, `gpt-LAYERSxWIDTH`, `resnet-BLOCKSxCHANNELS-gn` or `-bn`."""
+    kind, size, *norm = name.split("-")
     depth, width = map(int, size.split("x"))
     if kind == "gpt":
         return Gpt(depth, width, sequence)
-    return {"mlp": Mlp, "resnet": ResNet}[kind](depth, width)
+    return Mlp(depth, width) if kind == "mlp" else ResNet(depth, width, *norm)
+
+
+class Layer(nn.Linear):
+    def forward(self, x):
+        return F.gelu(super().forward(x))
 
 
 class Mlp(nn.Module):
@@ -25,19 +32,14 @@ class Mlp(nn.Module):
 
     def __init__(self, depth, width):
         super().__init__()
-        self.block = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.block = nn.Sequential(*(Layer(width, width) for _ in range(depth)))
         self.head = nn.Linear(width, CLASSES)
 
-    def stem(self, x):
-        return x
-
-    def blocks(self):
-        return [lambda x, linear=linear: F.gelu(linear(x)) for linear in self.block]
-
     def forward(self, x):
-        for block in self.blocks():
-            x = block(x)
-        return self.head(x)
+        return self.head(self.block(x))
+
+    def batch(self, n):
+        return torch.randn(n, self.head.in_features), torch.randint(CLASSES, (n,))
 
 
 class Transformer(nn.Module):
@@ -71,33 +73,36 @@ class Gpt(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(VOCABULARY, width)
         self.positions = nn.Embedding(sequence, width)
-        self.block = nn.ModuleList(Transformer(width) for _ in range(layers))
+        self.block = nn.Sequential(*(Transformer(width) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, VOCABULARY)
 
     def forward(self, x):
         x = self.tokens(x) + self.positions.weight[: x.shape[1]]
-        for block in self.block:
-            x = block(x)
-        return self.head(self.norm(x)).reshape(-1, VOCABULARY)
+        logits = self.head(self.norm(self.block(x)))
+        return logits.reshape(-1, logits.shape[-1])
+
+    def batch(self, n):
+        shape = (n, self.positions.num_embeddings)
+        return torch.randint(VOCABULARY, shape), torch.randint(VOCABULARY, shape)
 
 
 class Convolution(nn.Conv2d):
     """A 3x3 convolution without bias, and its normalisation."""
 
-    def __init__(self, inputs, outputs):
+    def __init__(self, inputs, outputs, norm):
         super().__init__(inputs, outputs, 3, padding=1, bias=False)
-        self.norm = nn.GroupNorm(GROUPS, outputs)
+        self.norm = nn.GroupNorm(GROUPS, outputs) if norm == "gn" else nn.BatchNorm2d(outputs)
 
     def forward(self, x):
         return self.norm(super().forward(x))
 
 
 class Residual(nn.Module):
-    def __init__(self, channels):
+    def __init__(self, channels, norm):
         super().__init__()
-        self.first = Convolution(channels, channels)
-        self.second = Convolution(channels, channels)
+        self.first = Convolution(channels, channels, norm)
+        self.second = Convolution(channels, channels, norm)
 
     def forward(self, x):
         branch = self.second(F.relu_(self.first(x)))
@@ -108,17 +113,17 @@ class Residual(nn.Module):
 class ResNet(nn.Module):
     """A 3x3 stem, blocks of two 3x3 convolutions with a skip, global pooling, and a classifier."""
 
-    def __init__(self, blocks, channels):
+    def __init__(self, blocks, channels, norm="gn"):
         super().__init__()
-        self.stem = Convolution(3, channels)
-        self.block = nn.ModuleList(Residual(channels) for _ in range(blocks))
+        self.stem = Convolution(3, channels, norm)
+        self.block = nn.Sequential(*(Residual(channels, norm) for _ in range(blocks)))
         self.head = nn.Linear(channels, CLASSES)
 
     def forward(self, x):
-        x = F.relu_(self.stem(x))
-        for block in self.block:
-            x = block(x)
-        return self.head(x.mean((2, 3)))
+        return self.head(self.block(F.relu_(self.stem(x))).mean((2, 3)))
+
+    def batch(self, n):
+        return torch.randn(n, 3, SIDE, SIDE), torch.randint(CLASSES, (n,))
 
 
 def start(name, state):

@@ -1,8 +1,11 @@
-"""Models of `vramlab rehearse --model`, for references whose subject is a whole training step, and a small one whose steps the CPU computes."""
+"""Models for references whose subject is a whole training step: those of `vramlab rehearse --model`, a small one whose steps the CPU computes, and the
+lab's own of any size."""
 
+import re
 import sys
 from pathlib import Path
 
+import models
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src/rehearse/python/presets"))
@@ -11,11 +14,13 @@ import train  # noqa: E402
 SMALL = {"small-gpt": lambda: train.Gpt2(4, 128, vocabulary=512, positions=64, dropout=0.0)}
 
 
-def prepared(cell, device):
+def prepared(cell, device, drops=True):
     """A model and a batch, and how it trains: those of a billion parameters in bfloat16 without a copy in fp32, or they would not fit."""
     name = cell["model"]
+    never = {} if drops or not name.startswith(("gpt2", "bert")) else {"dropout": 0.0}
     with torch.device(device):
-        model = (SMALL | train.MODELS)[name]()
+        is_sized = re.match(r"(mlp|gpt|resnet)-\d", name)
+        model = models.named(name) if is_sized else (SMALL | train.MODELS)[name](**never)
         batch = model.batch(cell.number("batch"))
     if name == "llama-1b":
         model.to(torch.bfloat16)

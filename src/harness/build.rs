@@ -46,7 +46,7 @@ fn write_experiments() {
             collect(path, &mut own);
             // Without a step in Python what such steps share takes no figure, and what was recorded on GPUs is read by one alone.
             if path.join("step.py").exists() {
-                own.extend(["lab", "meter", "exchange", "models"].map(|shared| format!("experiments/python/{shared}.py").into()));
+                collect(Path::new("experiments/python"), &mut own);
                 collect(&Path::new("records").join(name), &mut own);
             }
             own.sort();

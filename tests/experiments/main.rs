@@ -5,3 +5,4 @@ mod dry_transfer;
 mod faults;
 mod load_checkpoint;
 mod real_gpus;
+mod tracker;

@@ -58,7 +58,7 @@ mod tests {
     fn the_check_sees_a_sum_too_many() {
         let cell = Sum { elements: Elements(8), written: Written::Over };
         check(&protocol(), cell).holds();
-        let twice = |bench: &Bench| Ok(sum(cell, bench)?.twice());
+        let twice = |bench: &Bench| Ok(sum(cell, bench)?.altered(|sum| sum * 2.0));
         broken(&protocol(), cell, twice).sees("result: expected equal");
     }
 }

@@ -5,12 +5,10 @@
 extern crate base;
 
 mod compare;
-mod flags;
 mod gpu_day;
 mod replay;
 mod table;
 
 pub use compare::{CompareOptions, compare};
-pub use flags::SettingsFlags;
 pub use gpu_day::{GpuDayOptions, gpu_day};
 pub use replay::{ReplayOptions, replay};

@@ -7,7 +7,7 @@ use record::protocol::{
 };
 use record::results::{Sample, Status};
 use std::borrow::Cow;
-use std::cell::{Cell as Shared, OnceCell};
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor};
 pub use torch::is_out_of_memory;
@@ -100,17 +100,6 @@ impl Step {
         Step { run: Box::new(altered), ..self }
     }
 
-    /// Does the step a second time each time, and gives what that one has to compare.
-    pub fn twice(self) -> Step {
-        let mut run = self.run;
-        let twice = move |probe: &mut Probe| {
-            run(probe)?;
-            probe.take_compared();
-            run(probe)
-        };
-        Step { run: Box::new(twice), ..self }
-    }
-
     /// Does one whole step.
     ///
     /// # Errors
@@ -150,15 +139,13 @@ pub struct Emitted {
     name: Cow<'static, str>,
     unit: &'static str,
     pass: Pass,
-    /// Counts the points of a curve.
-    point: u32,
     is_detail: bool,
 }
 
 impl From<Metric> for Emitted {
     fn from(metric: Metric) -> Emitted {
         let Metric { name, unit, pass, role, .. } = metric;
-        Emitted { name: name.into(), unit, pass, point: 0, is_detail: role != Role::Column }
+        Emitted { name: name.into(), unit, pass, is_detail: role != Role::Column }
     }
 }
 
@@ -166,18 +153,11 @@ impl From<Metric> for Emitted {
 pub trait MetricDetail: Sized {
     /// A part of the whole that the metric is, which tables leave out: `saved.relu`.
     fn part(self, part: &str) -> Emitted;
-
-    /// A point of the curve that the metric is.
-    fn at(self, point: u32) -> Emitted;
 }
 
 impl MetricDetail for Metric {
     fn part(self, part: &str) -> Emitted {
         Emitted { name: format!("{}.{part}", self.name).into(), is_detail: true, ..self.into() }
-    }
-
-    fn at(self, point: u32) -> Emitted {
-        Emitted { point, is_detail: true, ..self.into() }
     }
 }
 
@@ -193,8 +173,6 @@ pub struct Probe<'a> {
     figures: BTreeMap<Cow<'static, str>, (&'static str, f64)>,
     details: Vec<Sample>,
     rest: Option<i64>,
-    /// Most bytes that libraries were found to keep.
-    workspaces: Shared<i64>,
     failure: OnceCell<anyhow::Error>,
 }
 
@@ -207,7 +185,6 @@ impl<'a> Probe<'a> {
             figures: BTreeMap::new(),
             details: Vec::new(),
             rest: None,
-            workspaces: Shared::new(0),
             failure: OnceCell::new(),
         }
     }
@@ -242,11 +219,6 @@ impl<'a> Probe<'a> {
         self.meter.is_some()
     }
 
-    /// The device whose memory is measured; none where memory is not what is measured.
-    pub fn meter(&self) -> Option<&'a dyn Backend> {
-        self.meter
-    }
-
     /// What the memory meter says now; none where memory is not what is measured.
     pub fn memory(&self) -> Option<Memory> {
         match self.meter?.memory() {
@@ -259,18 +231,6 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// Has cuBLAS give back its workspaces, which it keeps for each thread that has multiplied until the process ends, and gives their bytes:
-    /// what lives is theirs, too. 0 where memory is not what is measured, and on the CPU.
-    pub fn release_workspaces(&self) -> i64 {
-        let before = self.live();
-        if let Some(Err(e)) = self.meter.map(Backend::clear_workspaces) {
-            let _ = self.failure.set(e);
-        }
-        let released = before - self.live();
-        self.workspaces.set(self.workspaces.get().max(released));
-        released
-    }
-
     /// Sets the meter's peaks to what lives now: what ran in this step until now counts in no peak, and a step can tell apart what it does
     /// one after the other. Nothing where memory is not what is measured.
     pub fn reset_peaks(&self) {
@@ -280,13 +240,13 @@ impl<'a> Probe<'a> {
     }
 
     /// Gives a figure, where it is one of what is measured: while bytes are counted those that are counted, of which under one name the
-    /// largest counts, and of a part or a point the last; while time is taken those that move, each of which is a sample.
+    /// largest counts, and of a part the last; while time is taken those that move, each of which is a sample.
     pub fn emit(&mut self, metric: impl Into<Emitted>, value: impl Figure) {
-        let (Emitted { name, unit, pass, point, is_detail }, value) = (metric.into(), value.value());
+        let (Emitted { name, unit, pass, is_detail }, value) = (metric.into(), value.value());
         match pass {
             Pass::Memory if self.meter.is_some() && is_detail => {
-                self.details.retain(|known| known.metric != name || known.sample != point);
-                self.details.push(Sample { sample: point, ..sample(name, unit, value) });
+                self.details.retain(|known| known.metric != name);
+                self.details.push(sample(name, unit, value));
             }
             Pass::Memory if self.meter.is_some() => {
                 let figure = self.figures.entry(name).or_insert((unit, f64::NEG_INFINITY));
@@ -531,46 +491,34 @@ pub fn distance(a: &[Tensor], b: &[Tensor], scale: f64) -> Result<f64> {
     Ok(error)
 }
 
-/// Counts the bytes of one step, after steps that bring optimizer state and caches into being.
+/// What cuBLAS kept of the device's memory in the end, for each thread that had multiplied: part of what lives and of every peak.
+const WORKSPACES: &str = "workspaces";
+
+/// Counts the bytes of one step, after steps that bring optimizer state and caches into being. `in_blocks` also tells what lives at its peak, block by
+/// block, as parts of [`HELD`]; see [`held_at_peak`].
 ///
 /// # Errors
 /// What the step or the meter fails with.
-pub fn memory(step: &mut Step, backend: &dyn Backend) -> Result<Vec<Sample>> {
-    count(step, backend, |body| Ok((body()?, BTreeMap::new())))
-}
-
-/// As [`memory`], and tells what lives at the step's peak, block by block, as parts of [`HELD`]; see [`held_at_peak`].
-///
-/// # Errors
-/// As for [`memory`].
-pub fn memory_in_blocks(step: &mut Step, backend: &dyn Backend) -> Result<Vec<Sample>> {
-    count(step, backend, |body| held_at_peak(backend.device(), body))
-}
-
-/// What cuBLAS kept of the device's memory in the end: part of what lives and of every peak.
-const WORKSPACES: &str = "workspaces";
-
-fn count(
-    step: &mut Step,
-    backend: &dyn Backend,
-    // Runs the measured step: it may listen to the allocator meanwhile, and gives blocks by name.
-    listen: impl FnOnce(&mut dyn FnMut() -> Result<()>) -> Result<((), BTreeMap<String, i64>)>,
-) -> Result<Vec<Sample>> {
+pub fn memory(step: &mut Step, backend: &dyn Backend, in_blocks: bool) -> Result<Vec<Sample>> {
     for _ in 0..2 {
         step.run(&mut Probe::idle())?;
     }
     backend.reset_peaks()?;
     let mut probe = Probe::reading(backend);
-    let ((), blocks) = listen(&mut || step.run(&mut probe))?;
+    let ((), blocks) = match in_blocks {
+        true => held_at_peak(backend.device(), || step.run(&mut probe))?,
+        false => (step.run(&mut probe)?, BTreeMap::new()),
+    };
     let after = backend.memory()?;
-    probe.release_workspaces();
+    backend.clear_workspaces()?;
+    let workspaces = after.requested - backend.memory()?.requested;
     if let Some(failure) = probe.failure.into_inner() {
         return Err(failure.context("reading the memory meter"));
     }
     let mut samples = vec![sample(PEAK.name, "B", after.requested_peak as f64)];
     samples.extend(probe.rest.map(|rest| sample(STEP_PEAK.name, "B", (after.requested_peak - rest) as f64)));
     // Where there is no such meter, nothing is kept either.
-    samples.extend((!after.others.is_empty()).then(|| sample(WORKSPACES, "B", probe.workspaces.get() as f64)));
+    samples.extend((!after.others.is_empty()).then(|| sample(WORKSPACES, "B", workspaces as f64)));
     let unit = |metric: &str| if COUNTS.contains(&metric) { "1" } else { "B" };
     samples.extend(after.others.iter().map(|(metric, value)| sample(*metric, unit(metric), *value as f64)));
     samples.extend(probe.figures.into_iter().map(|(metric, (unit, value))| sample(metric, unit, value)));

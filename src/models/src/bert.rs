@@ -1,13 +1,13 @@
 //! BERT with the layers of Hugging Face's `BertForSequenceClassification`: the encoder with its pooler, and a classifier of two labels
 //! on the first token. Token types are all zero and no token is padding.
 
-use super::attention::{Attention, Heads};
+use super::attention::Heads;
 use super::layers::{Affine, Linear, Start, dropout, embedding};
 use super::{Block, Input, Parts};
 use tch::nn::Path;
 use tch::{Kind, Tensor};
 
-pub(super) const POSITIONS: i64 = 512;
+const POSITIONS: i64 = 512;
 const VOCABULARY: i64 = 30522;
 const LABELS: i64 = 2;
 const EPSILON: f64 = 1e-12;
@@ -17,17 +17,11 @@ const START: Start = Start::Normal(0.02);
 pub(super) struct Bert {
     pub layers: i64,
     pub width: i64,
-    pub sequence: i64,
-    pub attention: Attention,
     /// Of embeddings, the attention's weights, residual branches and the pooled vector.
     pub dropout: f64,
 }
 
 impl Bert {
-    pub fn heads(&self) -> i64 {
-        self.width / 64
-    }
-
     pub fn parts(self, path: &Path) -> Parts {
         let Bert { width, dropout, .. } = self;
         let stem = BertEmbeddings {
@@ -45,7 +39,7 @@ impl Bert {
                 query: linear("query", width, width),
                 key: linear("key", width, width),
                 value: linear("value", width, width),
-                heads: Heads { heads: self.heads(), how: self.attention, causal: false, dropout, mask: None },
+                heads: Heads { heads: width / 64, causal: false, dropout },
                 projection: linear("projection", width, width),
                 attention_norm: Affine::new(&(&path / "attention_norm"), width),
                 up: linear("up", width, 4 * width),
@@ -60,7 +54,7 @@ impl Bert {
             classifier: Linear::new(&(path / "classifier"), width, LABELS, START),
             dropout,
         };
-        let input = Input::Tokens { vocabulary: VOCABULARY, sequence: self.sequence, targets: 1 };
+        let input = Input::Tokens { vocabulary: VOCABULARY, sequence: POSITIONS, targets: 1 };
         Parts { stem: Box::new(stem), blocks, head: Box::new(head), input, classes: LABELS }
     }
 }
@@ -84,17 +78,6 @@ impl Block for BertEmbeddings {
         let types = Tensor::embedding(&self.types, &ids, -1, false, false);
         let sum = Tensor::embedding(&self.tokens, x, -1, false, false) + types + self.positions.narrow(0, 0, sequence);
         dropout(self.norm.layer_norm(&sum, EPSILON), self.dropout, train)
-    }
-
-    fn share(&self) -> Box<dyn Block> {
-        Box::new(BertEmbeddings {
-            tokens: self.tokens.shallow_clone(),
-            positions: self.positions.shallow_clone(),
-            types: self.types.shallow_clone(),
-            type_ids: self.type_ids.shallow_clone(),
-            norm: self.norm.share(),
-            dropout: self.dropout,
-        })
     }
 }
 
@@ -126,21 +109,6 @@ impl Block for Layer {
         let branch = self.down.forward(&self.up.forward(&x).gelu("none"));
         self.mlp_norm.layer_norm(&(dropout(branch, self.dropout, train) + x), EPSILON)
     }
-
-    fn share(&self) -> Box<dyn Block> {
-        Box::new(Layer {
-            query: self.query.share(),
-            key: self.key.share(),
-            value: self.value.share(),
-            heads: self.heads.share(),
-            projection: self.projection.share(),
-            attention_norm: self.attention_norm.share(),
-            up: self.up.share(),
-            down: self.down.share(),
-            mlp_norm: self.mlp_norm.share(),
-            dropout: self.dropout,
-        })
-    }
 }
 
 #[derive(Debug)]
@@ -155,9 +123,5 @@ impl Block for BertClassifier {
     fn forward(&self, x: &Tensor, train: bool) -> Tensor {
         let pooled = self.pooler.forward(&x.select(1, 0)).tanh();
         self.classifier.forward(&dropout(pooled, self.dropout, train))
-    }
-
-    fn share(&self) -> Box<dyn Block> {
-        Box::new(BertClassifier { pooler: self.pooler.share(), classifier: self.classifier.share(), dropout: self.dropout })
     }
 }

@@ -1,7 +1,6 @@
 //! GPT: token and position embeddings, pre-norm transformer blocks with causal attention, and a linear head. A small one of any size,
 //! and GPT-2 with the layers of Hugging Face's `GPT2LMHeadModel`, its GELU computed by one kernel.
 
-use super::attention::Attention;
 use super::layers::{Affine, Linear, Start, dropout, embedding};
 use super::transformer::{Design, blocks};
 use super::{Block, Input, Parts};
@@ -16,10 +15,8 @@ const EPSILON: f64 = 1e-5;
 pub(super) struct Gpt {
     pub design: Design,
     pub vocabulary: i64,
-    /// Rows of the position table.
+    /// Rows of the position table, and tokens of one sample.
     pub positions: i64,
-    /// Tokens of one sample.
-    pub sequence: i64,
     pub embedding_dropout: f64,
     /// The head's matrix is the token table.
     pub tied: bool,
@@ -27,13 +24,12 @@ pub(super) struct Gpt {
 
 impl Gpt {
     /// A small GPT with an untied head and dropout after each residual branch.
-    pub fn small(layers: i64, width: i64, sequence: i64, attention: Attention, dropout: f64) -> Gpt {
+    pub fn small(layers: i64, width: i64, dropout: f64) -> Gpt {
         Gpt {
             design: Design {
                 layers,
                 width,
                 heads: width / HEAD_WIDTH,
-                attention,
                 causal: true,
                 gelu: "tanh",
                 epsilon: EPSILON,
@@ -42,18 +38,17 @@ impl Gpt {
                 branch_dropout: dropout,
             },
             vocabulary: 256,
-            positions: sequence,
-            sequence,
+            positions: 64,
             embedding_dropout: 0.0,
             tied: false,
         }
     }
 
     /// GPT-2 of one of its published sizes: 1024 positions, tied head, dropout of embeddings, attention and residual branches.
-    pub fn published(layers: i64, width: i64, sequence: i64, attention: Attention, dropout: f64) -> Gpt {
+    pub fn published(layers: i64, width: i64, dropout: f64) -> Gpt {
         // GPT-2's own rule: what is added to the residual stream starts smaller the more often that is done.
         let branch = Start::Normal(0.02 / (2.0 * layers as f64).sqrt());
-        let small = Gpt::small(layers, width, sequence, attention, dropout);
+        let small = Gpt::small(layers, width, dropout);
         Gpt {
             design: Design { heads: width / 64, start: (Start::Normal(0.02), branch), attention_dropout: dropout, ..small.design },
             vocabulary: 50257,
@@ -68,7 +63,7 @@ impl Gpt {
         let width = self.design.width;
         let tokens = embedding(&(path / "tokens"), self.vocabulary, width);
         let positions = embedding(&(path / "positions"), self.positions, width);
-        let blocks = blocks(path, self.design, self.positions);
+        let blocks = blocks(path, self.design);
         let norm = Affine::new(&(path / "norm"), width);
         let output = if self.tied {
             Output::Tied(tokens.shallow_clone())
@@ -79,7 +74,7 @@ impl Gpt {
             stem: Box::new(GptEmbeddings { tokens, positions, dropout: self.embedding_dropout }),
             blocks,
             head: Box::new(GptHead { norm, output, vocabulary: self.vocabulary }),
-            input: Input::Tokens { vocabulary: self.vocabulary, sequence: self.sequence, targets: self.sequence },
+            input: Input::Tokens { vocabulary: self.vocabulary, sequence: self.positions, targets: self.positions },
             classes: self.vocabulary,
         }
     }
@@ -97,14 +92,6 @@ impl Block for GptEmbeddings {
     fn forward(&self, x: &Tensor, train: bool) -> Tensor {
         let positions = self.positions.narrow(0, 0, x.size()[1]);
         dropout(Tensor::embedding(&self.tokens, x, -1, false, false) + positions, self.dropout, train)
-    }
-
-    fn share(&self) -> Box<dyn Block> {
-        Box::new(GptEmbeddings {
-            tokens: self.tokens.shallow_clone(),
-            positions: self.positions.shallow_clone(),
-            dropout: self.dropout,
-        })
     }
 }
 
@@ -130,13 +117,5 @@ impl Block for GptHead {
             Output::Tied(tokens) => x.linear(tokens, None::<&Tensor>),
         };
         logits.reshape([-1, self.vocabulary])
-    }
-
-    fn share(&self) -> Box<dyn Block> {
-        let output = match &self.output {
-            Output::Own(linear) => Output::Own(linear.share()),
-            Output::Tied(tokens) => Output::Tied(tokens.shallow_clone()),
-        };
-        Box::new(GptHead { norm: self.norm.share(), output, vocabulary: self.vocabulary })
     }
 }

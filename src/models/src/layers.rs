@@ -38,10 +38,6 @@ impl Linear {
     pub fn forward(&self, x: &Tensor) -> Tensor {
         x.linear(&self.weight, Some(&self.bias))
     }
-
-    pub fn share(&self) -> Linear {
-        Linear { weight: self.weight.shallow_clone(), bias: self.bias.shallow_clone() }
-    }
 }
 
 /// Scale and shift of a normalisation over `channels`.
@@ -54,10 +50,6 @@ pub struct Affine {
 impl Affine {
     pub fn new(path: &Path, channels: i64) -> Affine {
         Affine { weight: path.var("weight", &[channels], Init::Const(1.0)), bias: path.var("bias", &[channels], Init::Const(0.0)) }
-    }
-
-    pub fn share(&self) -> Affine {
-        Affine { weight: self.weight.shallow_clone(), bias: self.bias.shallow_clone() }
     }
 
     /// Layer norm over the last dimension; `epsilon` is added to the variance.

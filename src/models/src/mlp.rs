@@ -17,10 +17,6 @@ impl Block for Hidden {
     fn forward(&self, x: &Tensor, train: bool) -> Tensor {
         dropout(self.linear.forward(x).gelu("none"), self.dropout, train)
     }
-
-    fn share(&self) -> Box<dyn Block> {
-        Box::new(Hidden { linear: self.linear.share(), dropout: self.dropout })
-    }
 }
 
 #[derive(Debug)]
@@ -30,10 +26,6 @@ impl Block for IdentityStem {
     fn forward(&self, x: &Tensor, _train: bool) -> Tensor {
         x.shallow_clone()
     }
-
-    fn share(&self) -> Box<dyn Block> {
-        Box::new(IdentityStem)
-    }
 }
 
 #[derive(Debug)]
@@ -42,10 +34,6 @@ struct MlpClassifier(Linear);
 impl Block for MlpClassifier {
     fn forward(&self, x: &Tensor, _train: bool) -> Tensor {
         self.0.forward(x)
-    }
-
-    fn share(&self) -> Box<dyn Block> {
-        Box::new(MlpClassifier(self.0.share()))
     }
 }
 

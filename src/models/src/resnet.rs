@@ -1,5 +1,5 @@
 //! Residual networks. A small one of any size: a 3x3 stem, blocks of two 3x3 convolutions with a skip, global pooling, a classifier. And
-//! ResNet-18 and ResNet-50 with the layers of torchvision's, without its counters of batches (8 bytes for each normalisation).
+//! ResNet-50 with the layers of torchvision's, without its counters of batches (8 bytes for each normalisation).
 
 use super::layers::{Affine, Linear, Start, buffer, normal};
 use super::{Block, Input, Parts};
@@ -7,6 +7,7 @@ use tch::nn::{Path, init::DEFAULT_KAIMING_NORMAL};
 use tch::{Kind, Tensor};
 
 const SMALL_CLASSES: i64 = 10;
+const SMALL_SIDE: i64 = 32;
 const CLASSES: i64 = 1000;
 /// Groups of channels that GroupNorm normalises together.
 pub(super) const GROUPS: i64 = 4;
@@ -37,11 +38,6 @@ impl NormLayer {
             None => x.group_norm(GROUPS, weight, bias, 1e-5, true),
             Some((mean, variance)) => x.batch_norm(weight, bias, Some(mean), Some(variance), train, 0.1, 1e-5, true),
         }
-    }
-
-    fn share(&self) -> NormLayer {
-        let running = self.running.as_ref().map(|(mean, variance)| (mean.shallow_clone(), variance.shallow_clone()));
-        NormLayer { affine: self.affine.share(), running }
     }
 }
 
@@ -77,10 +73,6 @@ impl Convolution {
         let padding = self.weight.size()[2] / 2;
         self.norm.forward(&x.conv2d(&self.weight, None::<&Tensor>, self.stride, padding, 1, 1), train)
     }
-
-    fn share(&self) -> Convolution {
-        Convolution { weight: self.weight.shallow_clone(), norm: self.norm.share(), stride: self.stride }
-    }
 }
 
 #[derive(Debug)]
@@ -93,10 +85,6 @@ impl Block for Stem {
     fn forward(&self, x: &Tensor, train: bool) -> Tensor {
         let x = self.convolution.forward(x, train).relu_();
         if self.pool { x.max_pool2d(3, 2, 1, 1, false) } else { x }
-    }
-
-    fn share(&self) -> Box<dyn Block> {
-        Box::new(Stem { convolution: self.convolution.share(), pool: self.pool })
     }
 }
 
@@ -124,13 +112,6 @@ impl Block for Residual {
         };
         branch.relu_()
     }
-
-    fn share(&self) -> Box<dyn Block> {
-        Box::new(Residual {
-            convolutions: self.convolutions.iter().map(Convolution::share).collect(),
-            downsample: self.downsample.as_ref().map(Convolution::share),
-        })
-    }
 }
 
 #[derive(Debug)]
@@ -140,14 +121,10 @@ impl Block for PooledClassifier {
     fn forward(&self, x: &Tensor, _train: bool) -> Tensor {
         self.0.forward(&x.mean_dim([2i64, 3].as_slice(), false, None::<Kind>))
     }
-
-    fn share(&self) -> Box<dyn Block> {
-        Box::new(PooledClassifier(self.0.share()))
-    }
 }
 
 /// A small network of `blocks` blocks of `channels` channels.
-pub(super) fn small(path: &Path, blocks: i64, channels: i64, side: i64, norm: Norm) -> Parts {
+pub(super) fn small(path: &Path, blocks: i64, channels: i64, norm: Norm) -> Parts {
     let residual = |i| -> Box<dyn Block> {
         let path = path / "block" / i;
         Box::new(Residual {
@@ -162,54 +139,35 @@ pub(super) fn small(path: &Path, blocks: i64, channels: i64, side: i64, norm: No
         stem: Box::new(Stem { convolution: Convolution::small(&(path / "stem"), 3, channels, norm), pool: false }),
         blocks: (0..blocks).map(residual).collect(),
         head: Box::new(PooledClassifier(Linear::new(&(path / "head"), channels, SMALL_CLASSES, Start::Kaiming))),
-        input: Input::Image(side),
+        input: Input::Image(SMALL_SIDE),
         classes: SMALL_CLASSES,
     }
 }
 
-/// A published size: how many blocks each of the four stages has, and whether they are bottlenecks.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Residuals {
-    pub stages: [i64; 4],
-    pub bottleneck: bool,
-}
-
-impl Residuals {
-    pub fn parts(self, path: &Path, side: i64) -> Parts {
-        let stem = Stem { convolution: Convolution::new(&(path / "stem"), 3, 64, 7, 2), pool: true };
-        let mut blocks: Vec<Box<dyn Block>> = Vec::new();
-        let mut inputs = 64;
-        for (stage, count) in self.stages.into_iter().enumerate() {
-            let channels = 64 << stage;
-            for i in 0..count {
-                let stride = if stage > 0 && i == 0 { 2 } else { 1 };
-                let path = path / "block" / blocks.len();
-                let (block, outputs) = self.residual(&path, inputs, channels, stride);
-                blocks.push(Box::new(block));
-                inputs = outputs;
-            }
-        }
-        let head = PooledClassifier(Linear::new(&(path / "head"), inputs, CLASSES, Start::Kaiming));
-        Parts { stem: Box::new(stem), blocks, head: Box::new(head), input: Input::Image(side), classes: CLASSES }
-    }
-
-    /// A block and the number of its output channels.
-    fn residual(self, path: &Path, inputs: i64, channels: i64, stride: i64) -> (Residual, i64) {
-        let convolution = |name, inputs, outputs, kernel, stride| Convolution::new(&(path / name), inputs, outputs, kernel, stride);
-        let (convolutions, outputs) = if self.bottleneck {
+/// Four stages of bottlenecks.
+pub(super) fn resnet50(path: &Path) -> Parts {
+    let stem = Stem { convolution: Convolution::new(&(path / "stem"), 3, 64, 7, 2), pool: true };
+    let mut blocks: Vec<Box<dyn Block>> = Vec::new();
+    let mut inputs = 64;
+    for (stage, count) in [3, 4, 6, 3].into_iter().enumerate() {
+        let channels = 64 << stage;
+        for i in 0..count {
+            let stride = if stage > 0 && i == 0 { 2 } else { 1 };
+            let path = path / "block" / blocks.len();
+            let convolution =
+                |name, inputs, outputs, kernel, stride| Convolution::new(&(&path / name), inputs, outputs, kernel, stride);
             let outputs = 4 * channels;
             let convolutions = vec![
                 convolution("first", inputs, channels, 1, 1),
                 convolution("second", channels, channels, 3, stride),
                 convolution("third", channels, outputs, 1, 1),
             ];
-            (convolutions, outputs)
-        } else {
-            let first = convolution("first", inputs, channels, 3, stride);
-            (vec![first, convolution("second", channels, channels, 3, 1)], channels)
-        };
-        let needed = stride != 1 || inputs != outputs;
-        let downsample = needed.then(|| convolution("downsample", inputs, outputs, 1, stride));
-        (Residual { convolutions, downsample }, outputs)
+            let needed = stride != 1 || inputs != outputs;
+            let downsample = needed.then(|| convolution("downsample", inputs, outputs, 1, stride));
+            blocks.push(Box::new(Residual { convolutions, downsample }));
+            inputs = outputs;
+        }
     }
+    let head = PooledClassifier(Linear::new(&(path / "head"), inputs, CLASSES, Start::Kaiming));
+    Parts { stem: Box::new(stem), blocks, head: Box::new(head), input: Input::Image(224), classes: CLASSES }
 }

@@ -1,7 +1,7 @@
 //! The pre-norm transformer block of GPT and ViT.
 
 use super::Block;
-use super::attention::{Attention, Heads, causal_mask};
+use super::attention::Heads;
 use super::layers::{Affine, Linear, Start, dropout};
 use tch::Tensor;
 use tch::nn::Path;
@@ -12,7 +12,6 @@ pub(super) struct Design {
     pub layers: i64,
     pub width: i64,
     pub heads: i64,
-    pub attention: Attention,
     /// A token looks only at those before it.
     pub causal: bool,
     /// Kind of GELU: `tanh` or `none` (exact).
@@ -53,37 +52,16 @@ impl Block for Transformer {
         let branch = dropout(self.down.forward(&hidden), self.dropout, train);
         x + branch
     }
-
-    fn share(&self) -> Box<dyn Block> {
-        Box::new(Transformer {
-            attention_norm: self.attention_norm.share(),
-            qkv: self.qkv.share(),
-            heads: self.heads.share(),
-            projection: self.projection.share(),
-            mlp_norm: self.mlp_norm.share(),
-            up: self.up.share(),
-            down: self.down.share(),
-            ..*self
-        })
-    }
 }
 
-/// The row of blocks for up to `positions` tokens.
-pub(super) fn blocks(path: &Path, design: Design, positions: i64) -> Vec<Box<dyn Block>> {
+pub(super) fn blocks(path: &Path, design: Design) -> Vec<Box<dyn Block>> {
     let Design { width, start, .. } = design;
-    let mask = if design.causal { causal_mask(path, design.attention, positions) } else { None };
     let transformer = |i| -> Box<dyn Block> {
         let path = path / "block" / i;
         Box::new(Transformer {
             attention_norm: Affine::new(&(&path / "attention_norm"), width),
             qkv: Linear::new(&(&path / "qkv"), width, 3 * width, start.0),
-            heads: Heads {
-                heads: design.heads,
-                how: design.attention,
-                causal: design.causal,
-                dropout: design.attention_dropout,
-                mask: mask.as_ref().map(Tensor::shallow_clone),
-            },
+            heads: Heads { heads: design.heads, causal: design.causal, dropout: design.attention_dropout },
             projection: Linear::new(&(&path / "projection"), width, width, start.1),
             mlp_norm: Affine::new(&(&path / "mlp_norm"), width),
             up: Linear::new(&(&path / "up"), width, 4 * width, start.0),

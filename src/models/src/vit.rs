@@ -7,8 +7,9 @@ use super::{Block, Input, Parts};
 use tch::Tensor;
 use tch::nn::{Init, Path};
 
-/// Pixels along the side of a patch.
-pub(super) const PATCH: i64 = 16;
+/// Pixels along the side of an image, and of a patch.
+const IMAGE: i64 = 224;
+const PATCH: i64 = 16;
 const CLASSES: i64 = 1000;
 const EPSILON: f64 = 1e-6;
 const START: Start = Start::Normal(0.02);
@@ -17,38 +18,27 @@ const START: Start = Start::Normal(0.02);
 pub(super) struct Vit {
     pub layers: i64,
     pub width: i64,
-    /// Pixels along the side of an image.
-    pub image: i64,
-    pub attention: super::Attention,
     /// Of embeddings, the attention's weights and residual branches.
     pub dropout: f64,
 }
 
 impl Vit {
-    pub fn heads(&self) -> i64 {
-        self.width / 64
-    }
-
-    /// Patches and the class token.
-    pub fn sequence(&self) -> i64 {
-        (self.image / PATCH) * (self.image / PATCH) + 1
-    }
-
     pub fn parts(self, path: &Path) -> Parts {
         let Vit { width, dropout, .. } = self;
         let patches = path / "patches";
+        // And the class token.
+        let tokens = (IMAGE / PATCH) * (IMAGE / PATCH) + 1;
         let stem = Patches {
             weight: normal(&patches, "weight", &[width, 3, PATCH, PATCH], 0.02),
             bias: patches.var("bias", &[width], Init::Const(0.0)),
             class: path.var("class", &[1, 1, width], Init::Const(0.0)),
-            positions: normal(path, "positions", &[1, self.sequence(), width], 0.02),
+            positions: normal(path, "positions", &[1, tokens, width], 0.02),
             dropout,
         };
         let design = Design {
             layers: self.layers,
             width,
-            heads: self.heads(),
-            attention: self.attention,
+            heads: width / 64,
             causal: false,
             gelu: "none",
             epsilon: EPSILON,
@@ -56,12 +46,12 @@ impl Vit {
             attention_dropout: dropout,
             branch_dropout: dropout,
         };
-        let blocks = blocks(path, design, self.sequence());
+        let blocks = blocks(path, design);
         let head = VitClassifier {
             norm: Affine::new(&(path / "norm"), width),
             linear: Linear::new(&(path / "head"), width, CLASSES, START),
         };
-        Parts { stem: Box::new(stem), blocks, head: Box::new(head), input: Input::Image(self.image), classes: CLASSES }
+        Parts { stem: Box::new(stem), blocks, head: Box::new(head), input: Input::Image(IMAGE), classes: CLASSES }
     }
 }
 
@@ -81,16 +71,6 @@ impl Block for Patches {
         let class = self.class.expand([x.size()[0], -1, -1], false);
         dropout(Tensor::cat(&[class, patches], 1) + &self.positions, self.dropout, train)
     }
-
-    fn share(&self) -> Box<dyn Block> {
-        Box::new(Patches {
-            weight: self.weight.shallow_clone(),
-            bias: self.bias.shallow_clone(),
-            class: self.class.shallow_clone(),
-            positions: self.positions.shallow_clone(),
-            dropout: self.dropout,
-        })
-    }
 }
 
 #[derive(Debug)]
@@ -103,9 +83,5 @@ impl Block for VitClassifier {
     /// Vectors `[n, patches + 1, width]` to logits `[n, 1000]`, from the class token.
     fn forward(&self, x: &Tensor, _train: bool) -> Tensor {
         self.linear.forward(&self.norm.layer_norm(x, EPSILON).select(1, 0))
-    }
-
-    fn share(&self) -> Box<dyn Block> {
-        Box::new(VitClassifier { norm: self.norm.share(), linear: self.linear.share() })
     }
 }

@@ -71,8 +71,7 @@ pub fn compared(run: &Recorded, select: &str) -> Vec<PlainCell> {
     let is_compared = |cell: &PlainCell| {
         let grid = run.grid_of(cell);
         selects(select, cell)
-            && !cell.is_reference()
-            && grid.is_some_and(|grid| grid.studied != BY && grid.baseline_of(cell) != *cell)
+            && grid.is_some_and(|grid| !grid.repeats(cell) && grid.studied != BY && grid.baseline_of(cell) != *cell)
     };
     run.all_cells().into_iter().filter(is_compared).collect()
 }

@@ -6,7 +6,7 @@ use super::plots::PictureLink;
 use super::recorded::Recorded;
 use base::units::{change, quantity, range};
 use record::judge::Verdict;
-use record::protocol::{Metric, PageBlock, PageSlot, PageSpan, PageText, Platform, SlotSource, selects};
+use record::protocol::{Metric, PageBlock, PageSlot, PageSpan, PageText, PlainCell, Platform, SlotSource, selects};
 use record::rules::Bound;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -215,7 +215,8 @@ fn within(found: &[f64], bound: Bound, write: &dyn Fn(f64, f64) -> String) -> Sl
 fn figures(run: &Recorded, metric: &str, is_absolute: bool, of: &str) -> Vec<f64> {
     let Some(metric) = run.protocol.metric(metric) else { return Vec::new() };
     let names_who = of.contains(record::protocol::BY);
-    let cells = run.all_cells().into_iter().filter(|cell| selects(of, cell) && (names_who || !cell.is_reference()));
+    let repeats = |cell: &PlainCell| run.grid_of(cell).is_none_or(|grid| grid.repeats(cell));
+    let cells = run.all_cells().into_iter().filter(|cell| selects(of, cell) && (names_who || !repeats(cell)));
     let figure = |cell| match is_absolute {
         true => run.samples.value(&cell, metric.name),
         false => run.ratio(&cell, metric).map(|ratio| ratio.estimate),

@@ -1,57 +1,28 @@
 //! Autocast for any device and data type. tch's own covers CUDA with fp16 only, and stays on after a panic.
 
 use super::native::{self, AutocastBefore, AutocastDevice, NativeError, enter_autocast, leave_autocast};
-use std::marker::PhantomData;
 use tch::{Device, Kind};
 
-/// A region of this thread in which PyTorch's autocast is on, or off, for one type of device. It ends when the guard is dropped, also by
-/// a panic; the state before it comes back. Regions nest, and must end in the reverse order of their beginning.
-#[derive(Debug)]
-pub struct Autocast {
-    before: AutocastBefore,
-    /// Autocast is a state of the thread, so the guard must not leave it.
-    _thread: PhantomData<*const ()>,
-}
+/// A region of this thread in which PyTorch's autocast is on for one type of device. The state before it comes back where it ends, also by a panic.
+struct Region(AutocastBefore);
 
-impl Autocast {
-    /// Turns autocast on for operations on `device`, casting to `kind` (`BFloat16` or `Half`).
-    ///
-    /// # Errors
-    /// A device or kind that has no autocast.
-    pub fn on(device: Device, kind: Kind) -> Result<Autocast, NativeError> {
-        Autocast::enter(device, true, kind)
-    }
-
-    /// Turns autocast off inside an outer region.
-    ///
-    /// # Errors
-    /// A device that has no autocast.
-    pub fn off(device: Device) -> Result<Autocast, NativeError> {
-        Autocast::enter(device, false, Kind::Float)
-    }
-
-    fn enter(device: Device, enabled: bool, kind: Kind) -> Result<Autocast, NativeError> {
-        let device = match device {
-            Device::Cpu => AutocastDevice::Cpu,
-            Device::Cuda(_) => AutocastDevice::Cuda,
-            other => return Err(NativeError(format!("{other:?} has no autocast here"))),
-        };
-        Ok(Autocast { before: enter_autocast(device, enabled, kind)?, _thread: PhantomData })
-    }
-}
-
-impl Drop for Autocast {
+impl Drop for Region {
     fn drop(&mut self) {
-        leave_autocast(&self.before);
+        leave_autocast(&self.0);
     }
 }
 
-/// Runs `body` under autocast to `kind`, or as it is where `kind` is `Float`.
+/// Runs `body` under autocast to `kind` (`BFloat16` or `Half`), or as it is where `kind` is `Float`.
 ///
 /// # Errors
-/// See [`Autocast::on`].
+/// A device or kind that has no autocast.
 pub fn autocast<T>(device: Device, kind: Kind, body: impl FnOnce() -> T) -> Result<T, NativeError> {
-    let _region = if kind == Kind::Float { None } else { Some(Autocast::on(device, kind)?) };
+    let of = match device {
+        Device::Cpu => AutocastDevice::Cpu,
+        Device::Cuda(_) => AutocastDevice::Cuda,
+        other => return Err(NativeError(format!("{other:?} has no autocast here"))),
+    };
+    let _region = if kind == Kind::Float { None } else { Some(Region(enter_autocast(of, kind)?)) };
     Ok(body())
 }
 
@@ -76,24 +47,18 @@ mod tests {
 
     #[test]
     fn casts_inside_and_not_outside_nor_after_a_panic() {
-        assert_eq!(autocast(Device::Cpu, Kind::BFloat16, product_kind), Ok(Kind::BFloat16));
-        assert_eq!(autocast(Device::Cpu, Kind::Half, product_kind), Ok(Kind::Half));
-        assert_eq!(autocast(Device::Cpu, Kind::Float, product_kind), Ok(Kind::Float));
-        let outer = Autocast::on(Device::Cpu, Kind::BFloat16).unwrap();
-        {
-            let _inner = Autocast::off(Device::Cpu).unwrap();
+        for kind in [Kind::BFloat16, Kind::Half, Kind::Float] {
+            assert_eq!(autocast(Device::Cpu, kind, product_kind), Ok(kind));
             assert_eq!(product_kind(), Kind::Float);
         }
-        assert_eq!(product_kind(), Kind::BFloat16);
-        drop(outer);
         let panicked = std::panic::catch_unwind(|| autocast(Device::Cpu, Kind::BFloat16, || panic!("on purpose")));
         assert!(panicked.is_err());
         assert_eq!(product_kind(), Kind::Float);
     }
 
     #[test]
-    fn kinds_without_autocast_are_refused() {
-        assert!(Autocast::on(Device::Cpu, Kind::Int64).is_err());
-        assert!(Autocast::on(Device::Mps, Kind::Half).is_err());
+    fn kinds_and_devices_without_autocast_are_refused() {
+        assert!(autocast(Device::Cpu, Kind::Int64, || ()).is_err());
+        assert!(autocast(Device::Mps, Kind::Half, || ()).is_err());
     }
 }

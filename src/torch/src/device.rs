@@ -73,14 +73,6 @@ pub trait Backend {
     /// The device's message.
     fn reset_peaks(&self) -> Result<()>;
 
-    /// Addresses of what libraries keep of the device's memory, as far as the device tells.
-    ///
-    /// # Errors
-    /// The device's message.
-    fn workspaces(&self) -> Result<Vec<u64>> {
-        Ok(Vec::new())
-    }
-
     /// Gives back what cuBLAS keeps of the device's memory for each thread that has multiplied; the next product takes it again.
     ///
     /// # Errors

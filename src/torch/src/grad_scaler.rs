@@ -24,7 +24,6 @@
 //! ```
 
 use super::native::amp;
-use super::optimizers::Optimizer;
 use anyhow::{Context, Result, ensure};
 use tch::{Device, Kind, Tensor};
 
@@ -51,16 +50,6 @@ impl Scalable for tch::nn::Optimizer {
             tch::nn::Optimizer::step(self);
             Ok(())
         })
-    }
-}
-
-impl Scalable for Optimizer {
-    fn parameters(&self) -> Vec<Tensor> {
-        Optimizer::parameters(self).map(|(_, parameter)| parameter.shallow_clone()).collect()
-    }
-
-    fn step(&mut self) -> Result<()> {
-        Optimizer::step(self)
     }
 }
 

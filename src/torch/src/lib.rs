@@ -2,8 +2,6 @@
 
 mod attempt;
 mod autocast;
-mod by_address;
-mod checkpoint;
 mod device;
 pub mod dry;
 mod grad_scaler;
@@ -11,26 +9,16 @@ mod held;
 mod inference;
 #[allow(unsafe_code)]
 mod native;
-pub mod optimizers;
-mod pickle;
-mod safetensors;
-mod timeline;
 pub mod transfer;
 
 pub use attempt::{attempt, is_out_of_memory};
-pub use autocast::{Autocast, allow_tf32, autocast};
-pub use checkpoint::{Checkpoint, checkpoint};
+pub use autocast::{allow_tf32, autocast};
 pub use device::{Backend, COUNTS, Cpu, Cuda, DEVICE_USED, Memory, caching_allocator};
 pub use grad_scaler::{GradScaler, Scalable, ScalerState};
 pub use held::held_at_peak;
 pub use inference::{inference_mode, is_inference};
 pub use native::{
-    CpuMemory, CudaMemory, Forked, MemoryFile, NativeError, OutsideMemory, allocations, backward_keeping_graph, batch_memory,
-    clear_cuda_workspaces, compiled_version, cpu_memory, cuda_memory, empty_cuda_cache, end_process, fork_process, keep_heap,
-    kept_for_backward, limit_cpu_memory, load_cuda, loaded_library, meter, panic_message, reset_cpu_peak, reset_cuda_peaks,
-    settings, trim_heap, use_cpu_meter, vectors,
+    CpuMemory, CudaMemory, Forked, MemoryFile, NativeError, OutsideMemory, allocations, batch_memory, clear_cuda_workspaces,
+    compiled_version, cpu_memory, cuda_memory, empty_cuda_cache, end_process, fork_process, keep_heap, limit_cpu_memory, load_cuda,
+    loaded_library, meter, panic_message, reset_cpu_peak, reset_cuda_peaks, settings, trim_heap, use_cpu_meter, vectors,
 };
-pub use pickle::save_pickle;
-pub use safetensors::SafetensorsFile;
-pub use sim::trace::{Category, Phase};
-pub use timeline::{Categories, Mark, Marked, Moment, Recorder, Stage, Timeline};

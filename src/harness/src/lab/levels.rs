@@ -4,6 +4,7 @@
 use record::protocol::{ALLOC_CONF, BY, DEVICE_MEMORY, DTYPE, THREADS};
 use std::any::TypeId;
 use std::fmt::Debug;
+use tch::Kind;
 
 /// What a factor of an experiment can be: an option of an enum (`levels!`), a number (`number!`) or a name (`name!`).
 pub trait Level: Copy + PartialEq + Debug + Send + Sync + 'static {
@@ -50,6 +51,7 @@ impl FactorText {
             TypeId::of::<AllocConf>(),
             TypeId::of::<Threads>(),
             TypeId::of::<Dtype>(),
+            TypeId::of::<Precision>(),
         ];
         let is_known = known.contains(&TypeId::of::<L>());
         let (meanings, labels, limit) = (L::meanings(), L::labels(), L::limit());
@@ -331,30 +333,23 @@ levels! {
     Dtype "type of the numbers": Fp32 "", Bf16 "", Fp16 ""
 }
 
-macro_rules! known_options {
-    ($($type:ty, $factor:literal, $meaning:literal $(, $level:literal => $label:literal)*;)+) => {
-        $(impl Level for $type {
-            fn factor() -> String {
-                String::from($factor)
-            }
-            fn meaning() -> &'static str {
-                $meaning
-            }
-            fn labels() -> Vec<(String, &'static str)> {
-                vec![$((String::from($level), $label)),*]
-            }
-            fn text(&self) -> String {
-                self.to_string()
-            }
-        })+
-    };
+levels! {
+    /// Parameters, gradients and optimizer state are fp32 in each.
+    Precision "precision of the forward pass":
+    Fp32 "",
+    AmpBf16 as "amp-bf16" "" => "bf16 autocast",
+    AmpFp16 as "amp-fp16" "" => "fp16 autocast",
 }
 
-known_options! {
-    models::training::OptimizerKind, "optimizer", "optimizer";
-    models::training::Precision, "precision", "precision of the forward pass", "amp-bf16" => "bf16 autocast", "amp-fp16" => "fp16 autocast";
-    models::training::CheckpointPolicy, "checkpoint", "what is recomputed";
-    torch::optimizers::Implementation, "implementation", "how the step goes through the tensors", "loop" => "the loop", "foreach" => "the foreach step", "fused" => "the fused step";
+impl Precision {
+    /// What autocast casts to; `Float` where there is none.
+    pub fn kind(self) -> Kind {
+        match self {
+            Precision::Fp32 => Kind::Float,
+            Precision::AmpBf16 => Kind::BFloat16,
+            Precision::AmpFp16 => Kind::Half,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -115,10 +115,6 @@ impl Counted {
     pub fn detail(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|sample| sample.metric == name).map(|sample| sample.value)
     }
-
-    pub fn samples(&self) -> &[Sample] {
-        &self.0
-    }
 }
 
 /// Counts the bytes of a cell, planned or not.
@@ -132,7 +128,7 @@ pub fn count<C: Cell>(protocol: &Protocol, cell: C) -> Counted {
     // What the setup allocates is counted, too.
     let meter = Cpu::new(None);
     let mut step = BENCH.set_up(&prepare, &cell.plain()).expect("the cell is set up");
-    Counted(measure::memory(&mut step, &meter).expect("the step runs"))
+    Counted(measure::memory(&mut step, &meter, false).expect("the step runs"))
 }
 
 /// A cell with another level: `with(cell, Recipe::Add)`.
@@ -153,8 +149,9 @@ def memory(experiment, cell):
     rows = lab._memory(experiment, spec, lab.Bench(torch.device("cpu"), seed=1, threads=1))[2]
     return {metric: value for metric, unit, value, _ in rows}
 
-def check(experiment, cell, baseline, tolerance=0.0):
-    spec = {"cell": cell, "baseline": baseline, "expected": {"Equal": {"tolerance": tolerance}}, "exchange": None}
+def check(experiment, cell, baseline, tolerance=0.0, **expected):
+    expected = expected or {"Equal": {"tolerance": tolerance}}
+    spec = {"cell": cell, "baseline": baseline, "expected": expected, "exchange": None}
     return lab._check(experiment, spec, lab.Bench(torch.device("cpu"), seed=1, threads=1))[0]
 "#;
 

@@ -95,8 +95,7 @@ fn pass(protocol: &PlainProtocol, prepare: SetUp, spec: &str) -> Result<Found> {
         Pass::Memory => {
             let mut step = bench.set_up(prepare, &cell)?;
             // What a comparison with the reference names in a difference.
-            let counted = if spec.exchange.is_some() { measure::memory_in_blocks } else { measure::memory };
-            let samples = counted(&mut step, &*backend)?;
+            let samples = measure::memory(&mut step, &*backend, spec.exchange.is_some())?;
             Ok(Found { samples, status: Status::Ok, reason: String::new() })
         }
         Pass::Time => {
@@ -146,10 +145,6 @@ impl Backend for HostClock {
 
     fn reset_peaks(&self) -> Result<()> {
         self.0.reset_peaks()
-    }
-
-    fn workspaces(&self) -> Result<Vec<u64>> {
-        self.0.workspaces()
     }
 
     fn clear_workspaces(&self) -> Result<()> {

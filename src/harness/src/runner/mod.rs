@@ -11,7 +11,6 @@ mod python;
 mod reference_process;
 mod round_count;
 mod shared_tensors;
-mod simulate;
 mod spec;
 mod start;
 mod summary;
@@ -22,7 +21,6 @@ pub use all::{RunAllSummary, run_all};
 pub use child::open;
 pub use options::Options;
 pub use python::{Python, for_reference, project_with};
-pub use simulate::simulate;
 pub use start::{interruptible, stopped};
 pub use summary::{JudgedClaim, RunAllContext, RunSummary, Share};
 

@@ -1,7 +1,6 @@
 //! What a parent and the child that runs a pass say to each other.
 
-use crate::machine::DeviceChoice;
-use record::protocol::{Pass, PlainCell, Profile, Relation};
+use record::protocol::{Pass, Profile, Relation};
 use record::results::{Sample, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -34,30 +33,6 @@ pub struct Spec {
     /// Settings of the caching allocator that the cell asks for.
     pub alloc_conf: Option<String>,
     pub parent: u32,
-}
-
-impl Spec {
-    /// A pass over a cell by itself: nothing to compare with, nothing limited, shared or kept; one thread.
-    pub fn alone(cell: &PlainCell, pass: Pass, choice: DeviceChoice) -> Spec {
-        Spec {
-            cell: cell.to_string(),
-            pass,
-            profile: Profile::Quick,
-            device: choice.to_string(),
-            threads: 1,
-            seed: 1,
-            memory_limit: None,
-            baseline: cell.to_string(),
-            expected: None,
-            exchange: None,
-            hand_over: false,
-            waits: false,
-            anew: false,
-            reference: None,
-            alloc_conf: None,
-            parent: std::process::id(),
-        }
-    }
 }
 
 /// Files by which our side of a cell and its PyTorch reference share tensors.

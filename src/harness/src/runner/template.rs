@@ -243,12 +243,29 @@ fn tell(answer: &ForkAnswer) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use record::protocol::PlainCell;
+    use record::protocol::Profile;
 
     #[test]
     fn what_measures_its_process_or_has_an_environment_of_its_own_is_started_anew() {
         let dry = DeviceChoice::Dry((1 << 30).into());
-        let spec = |pass| Spec::alone(&PlainCell::parse("k=1").unwrap(), pass, DeviceChoice::Cpu);
+        let spec = |pass| Spec {
+            cell: "k=1".to_string(),
+            pass,
+            profile: Profile::Quick,
+            device: "cpu".to_string(),
+            threads: 1,
+            seed: 1,
+            memory_limit: None,
+            baseline: "k=1".to_string(),
+            expected: None,
+            exchange: None,
+            hand_over: false,
+            waits: false,
+            anew: false,
+            reference: None,
+            alloc_conf: None,
+            parent: 1,
+        };
         for choice in [DeviceChoice::Cpu, dry] {
             assert!(suits(choice, &spec(Pass::Check)) && suits(choice, &spec(Pass::Memory)));
             assert_eq!(suits(choice, &spec(Pass::Time)), choice == DeviceChoice::Cpu);

@@ -89,11 +89,12 @@ fn verdicts(evidence: &[Evidence]) -> Vec<Verdict> {
 }
 
 /// Judges every claim of a protocol from the samples of one run. Cells that the PyTorch reference ran are judged apart from ours, so a
-/// claim may have two judgements.
+/// claim may have two judgements. Where there are no others, and the claim is not about Python, they say it of the run's device.
 pub fn judge(protocol: &PlainProtocol, taken: RunContext, samples: &Samples) -> Vec<Judgement> {
     let both = |claim: &Claim| {
-        let own = judge_claim(protocol, claim, taken.device, taken, samples);
-        let reference = judge_claim(protocol, claim, Platform::Python, taken, samples);
+        let own = judge_claim(protocol, claim, (taken.device, false), taken, samples);
+        let whose = whose(&claim.judged_on, own.is_about_something(), taken);
+        let reference = judge_claim(protocol, claim, (whose, true), taken, samples);
         match (own.is_about_something(), reference.is_about_something()) {
             (true, true) => vec![own, reference],
             (false, true) => vec![reference],
@@ -103,9 +104,21 @@ pub fn judge(protocol: &PlainProtocol, taken: RunContext, samples: &Samples) -> 
     protocol.claims.iter().flat_map(both).collect()
 }
 
-fn judge_claim(protocol: &PlainProtocol, claim: &Claim, platform: Platform, taken: RunContext, samples: &Samples) -> Judgement {
+/// Whose figures cells of the PyTorch reference are, beside cells of ours or without any.
+fn whose(judged_on: &[Platform], beside_ours: bool, taken: RunContext) -> Platform {
+    if beside_ours || judged_on.contains(&Platform::Python) { Platform::Python } else { taken.device }
+}
+
+/// Of cells of ours, or of the reference's.
+fn judge_claim(
+    protocol: &PlainProtocol,
+    claim: &Claim,
+    (platform, references): (Platform, bool),
+    taken: RunContext,
+    samples: &Samples,
+) -> Judgement {
     let judged = |rule: &PlainRule| {
-        let evidence = evaluate_parts(protocol, rule, platform, taken, true, samples);
+        let evidence = evaluate_parts(protocol, rule, references, taken, true, samples);
         (combine_parts(&evidence), evidence)
     };
     let (verdict, evidence) = judged(&claim.rule);
@@ -122,14 +135,14 @@ fn judge_claim(protocol: &PlainProtocol, claim: &Claim, platform: Platform, take
 fn evaluate_parts(
     protocol: &PlainProtocol,
     rule: &PlainRule,
-    platform: Platform,
+    references: bool,
     taken: RunContext,
     times_count: bool,
     samples: &Samples,
 ) -> Vec<Evidence> {
     let RunContext { profile, device, rounds } = taken;
     let (grids, metrics) = (protocol.grids(profile).collect(), &protocol.metrics[..]);
-    let cells = JudgedCells { grids, metrics, profile, rounds, device, references: platform == Platform::Python };
+    let cells = JudgedCells { grids, metrics, profile, rounds, device, references };
     let is_timed = |part: &RulePart| part.metrics().iter().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time));
     let evaluate = |(part, decides): (&RulePart, bool)| {
         let is_judged = cells.have(part, decides) && (times_count || !is_timed(part));
@@ -191,9 +204,9 @@ impl Reproduction {
 
 /// Puts one run's figures against those that others published. Times were published of GPUs, so only a GPU's are put against them.
 pub fn reproduce(protocol: &PlainProtocol, taken: RunContext, samples: &Samples) -> Vec<Reproduction> {
-    let on = |published: &Published, platform| {
+    let on = |published: &Published, platform, references| {
         let times_count = taken.device == Platform::Gpu;
-        let evaluated = |rule: &PlainRule| evaluate_parts(protocol, rule, platform, taken, times_count, samples);
+        let evaluated = |rule: &PlainRule| evaluate_parts(protocol, rule, references, taken, times_count, samples);
         let evidence = published.rule.as_ref().map_or(Vec::new(), evaluated);
         let comparable = published.judged_on.contains(&platform) && evidence.iter().any(|e| e.is_judged);
         let without = |rule: &PlainRule| {
@@ -205,8 +218,9 @@ pub fn reproduce(protocol: &PlainProtocol, taken: RunContext, samples: &Samples)
         Reproduction { published: published.clone(), platform, verdict: reproduced(&evidence), comparable, evidence, changed }
     };
     let both = |published: &Published| {
-        let (own, reference) = (on(published, taken.device), on(published, Platform::Python));
         let has_figures = |r: &Reproduction| r.evidence.iter().any(|e| !e.comparisons.is_empty());
+        let own = on(published, taken.device, false);
+        let reference = on(published, whose(&published.judged_on, has_figures(&own), taken), true);
         match (has_figures(&own), has_figures(&reference)) {
             (true, true) => vec![own, reference],
             (false, true) => vec![reference],

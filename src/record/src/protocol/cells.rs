@@ -241,6 +241,11 @@ impl PlainGrid {
         self.studied == BY && self.passes.contains(&Pass::Check)
     }
 
+    /// Whether a cell is the PyTorch reference's beside one of ours, which it repeats.
+    pub fn repeats(&self, cell: &PlainCell) -> bool {
+        cell.is_reference() && self.levels_of(BY).len() > 1
+    }
+
     /// The first level of the studied factor.
     pub fn baseline_level(&self) -> &str {
         self.levels_of(&self.studied).first().map_or("", String::as_str)

@@ -21,13 +21,12 @@
 //!
 //! # Where a dry run and a run that counts the CPU's bytes differ
 //! In fp32 with one thread both ask for the same bytes after each phase and at each peak, for linear layers, GELU, LayerNorm, attention
-//! written out, embeddings, cross-entropy, every optimizer, checkpointing and accumulation. The known differences, each with a test:
+//! written out, embeddings, cross-entropy, every optimizer, and accumulation. The known differences, each with a test:
 //! - The step of momentum SGD (from the second on), Adam, AdamW and RMSProp: 12 bytes more at the CPU's peak, a factor of 8 bytes and its
 //!   cast of 4, which CUDA's kernels take as arguments.
 //! - Softmax's backward: CUDA holds gradient times result, one more tensor of the scores' size, while it runs.
 //! - LayerNorm's backward with weight and bias: 2 x threads x width x 4 bytes more on the CPU while it runs.
 //! - Dropout: the CPU keeps 4 bytes for each element, CUDA 1.
-//! - A checkpointed segment that replays random numbers: 5056 bytes of the CPU generator's state, which is no device memory.
 //! - Fused attention: the sums of softmax, 4 bytes for each row of each head, are rounded up to 32 rows by the memory-efficient kernel.
 //! - The backward of an embedding with n > 3072 indices: CUDA sorts them, and takes what its sort does while it runs.
 //! - cuBLAS's workspaces: one for each thread that multiplies, the caller's and autograd's, and 1 MiB for cuBLASLt, from the first product on.
@@ -47,7 +46,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tch::Device;
 
-pub use crate::native::dry::{CUDNN, DeviceAllocation, HeldBlock, NOT_BUILT, clear_workspaces, held_blocks, is_built};
+pub use crate::native::dry::{CUDNN, DeviceAllocation, NOT_BUILT, is_built};
 
 /// Makes the process that `command` starts a dry one, with such a card. This program must live until then.
 ///
@@ -129,12 +128,8 @@ impl Backend for Dry {
         Ok(crate::reset_cuda_peaks(0)?)
     }
 
-    fn workspaces(&self) -> Result<Vec<u64>> {
-        Ok(native::workspaces()?)
-    }
-
     fn clear_workspaces(&self) -> Result<()> {
-        Ok(native::clear_workspaces()?)
+        Ok(crate::clear_cuda_workspaces()?)
     }
 
     fn time(&self, _: &mut dyn FnMut() -> Result<()>) -> Result<f64> {

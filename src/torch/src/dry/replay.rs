@@ -1,11 +1,11 @@
 //! Plays a trace of allocations on PyTorch's own caching allocator, over the simulated GPU.
 
 use super::Dry;
-use crate::native::dry::{DeviceAllocation, held_blocks};
+use crate::native::dry::DeviceAllocation;
 use crate::native::{cuda_memory, empty_cuda_cache};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::io::BufRead;
 
 /// A trace that can be played: each free is that of a live allocation.
@@ -128,14 +128,13 @@ pub fn replay(_device: &Dry, trace: &ReplayTrace) -> Result<Replayed> {
         }
     }
     let now = cuda_memory(0)?;
-    let segments = held_blocks()?.iter().map(|block| block.segment).collect::<BTreeSet<_>>().len() as i64;
     Ok(Replayed {
         allocated: now.allocated,
         peak_allocated: now.allocated_peak,
         reserved: now.reserved,
         peak_reserved: now.reserved_peak,
         inactive_split: now.inactive_split,
-        segments,
+        segments: now.segments,
         retries: now.retries,
         oom,
     })

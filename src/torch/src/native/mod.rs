@@ -3,37 +3,28 @@
 
 pub mod allocations;
 pub mod amp;
-mod backward;
 pub mod batch_memory;
 pub mod dry;
 mod heap;
 mod inference;
 mod library;
-mod mapped;
 pub mod meter;
-pub mod optimizers;
-mod pickle;
 mod process;
 mod settings;
 pub mod transfer;
 pub mod vectors;
 
-pub use backward::{backward_is_whole, backward_keeping_graph};
 pub use heap::{keep_heap, trim_heap};
 pub use inference::{InferenceRegion, is_inference};
 pub use library::MemoryFile;
-pub use mapped::{map_file, tensor_over_file};
 pub use meter::{CpuMemory, cpu_memory, limit_cpu_memory, reset_cpu_peak, use_cpu_meter};
-pub use pickle::save_pickle;
 pub use process::{Forked, end_process, fork_process};
 pub use settings::settings;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
-use tch::{Kind, Tensor};
-use torch_sys::C_tensor;
+use tch::Kind;
 
 /// What libtorch said when it refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,16 +45,6 @@ pub(crate) struct RawCudaEvent {
     _opaque: [u8; 0],
 }
 
-#[repr(C)]
-struct Results {
-    _opaque: [u8; 0],
-}
-
-type Call = extern "C" fn(*mut c_void, *const *mut C_tensor, usize, *mut Results);
-type Drop_ = extern "C" fn(*mut c_void);
-type Take = extern "C" fn(*mut c_void, *mut C_tensor);
-type TakeBlock = extern "C" fn(*mut c_void, *const i64);
-
 unsafe extern "C" {
     fn vl_free_message(message: Message);
     fn vl_compiled_version() -> *const c_char;
@@ -77,28 +58,12 @@ unsafe extern "C" {
     fn vl_cuda_clear_workspaces() -> Message;
     fn vl_dry_open(backend: *const c_char) -> Message;
     fn vl_dry_take(bytes: u64) -> u64;
-    fn vl_dry_clear_workspaces() -> Message;
-    fn vl_dry_workspaces(taker: *mut c_void, take: TakeBlock) -> Message;
     fn vl_dry_give(address: u64);
-    fn vl_dry_blocks(taker: *mut c_void, take: TakeBlock) -> Message;
     fn vl_event_record(device: i32, out: *mut *mut RawCudaEvent) -> Message;
     fn vl_event_elapsed(start: *mut RawCudaEvent, end: *mut RawCudaEvent, milliseconds: *mut f64) -> Message;
     fn vl_event_free(event: *mut RawCudaEvent);
-    fn vl_autocast_enter(device: i32, enabled: i32, dtype: i8, old_enabled: *mut i32, old_dtype: *mut i8) -> Message;
+    fn vl_autocast_enter(device: i32, dtype: i8, old_enabled: *mut i32, old_dtype: *mut i8) -> Message;
     fn vl_autocast_leave(device: i32, old_enabled: i32, old_dtype: i8) -> Message;
-    fn vl_push_output(results: *mut Results, tensor: *const C_tensor);
-    fn vl_push_error(results: *mut Results, message: *const u8, length: usize);
-    fn vl_checkpoint(
-        closure: *mut c_void,
-        call: Call,
-        drop: Drop_,
-        inputs: *const *const C_tensor,
-        count: usize,
-        preserve_random: i32,
-        take: Take,
-        taker: *mut c_void,
-    ) -> Message;
-    fn vl_keep(tensor: *const C_tensor, out: *mut *mut C_tensor) -> Message;
 }
 
 /// Turns a message of the shim into a result and frees it.
@@ -148,6 +113,7 @@ pub struct CudaMemory {
     pub reserved: i64,
     pub reserved_peak: i64,
     pub inactive_split: i64,
+    pub segments: i64,
     pub retries: i64,
     pub out_of_memory_errors: i64,
     pub free: i64,
@@ -159,11 +125,11 @@ pub struct CudaMemory {
 /// # Errors
 /// CUDA is not initialised (allocate a tensor first), or the device does not exist.
 pub fn cuda_memory(device: i32) -> Result<CudaMemory, NativeError> {
-    let mut out = [0i64; 11];
-    // SAFETY: the function writes eleven values.
+    let mut out = [0i64; 12];
+    // SAFETY: the function writes twelve values.
     checked(unsafe { vl_cuda_meter_read(device, out.as_mut_ptr()) })?;
-    let [requested, requested_peak, allocated, allocated_peak, reserved, reserved_peak, inactive_split, retries, ooms, free, total] =
-        out;
+    let [requested, requested_peak, allocated, allocated_peak, reserved, reserved_peak, inactive_split, rest @ ..] = out;
+    let [segments, retries, ooms, free, total] = rest;
     Ok(CudaMemory {
         requested,
         requested_peak,
@@ -172,6 +138,7 @@ pub fn cuda_memory(device: i32) -> Result<CudaMemory, NativeError> {
         reserved,
         reserved_peak,
         inactive_split,
+        segments,
         retries,
         out_of_memory_errors: ooms,
         free,
@@ -281,21 +248,20 @@ pub struct AutocastBefore {
     dtype: i8,
 }
 
-/// Sets autocast on this thread for one device type.
+/// Turns autocast on on this thread for one device type.
 ///
 /// # Errors
 /// A kind that autocast cannot cast to; libtorch's message.
-pub fn enter_autocast(device: AutocastDevice, enabled: bool, kind: Kind) -> Result<AutocastBefore, NativeError> {
+pub fn enter_autocast(device: AutocastDevice, kind: Kind) -> Result<AutocastBefore, NativeError> {
     let mut before = AutocastBefore { device, enabled: 0, dtype: 0 };
     // c10::ScalarType's numbers, which are stable: serialised models hold them.
     let dtype = match kind {
         Kind::Half => 5,
-        Kind::Float => 6,
         Kind::BFloat16 => 15,
-        other => return Err(NativeError(format!("autocast casts to Half, BFloat16 or Float, not to {other:?}"))),
+        other => return Err(NativeError(format!("autocast casts to Half or BFloat16, not to {other:?}"))),
     };
     // SAFETY: writes the two values that it is given pointers to.
-    checked(unsafe { vl_autocast_enter(device as i32, enabled.into(), dtype, &mut before.enabled, &mut before.dtype) })?;
+    checked(unsafe { vl_autocast_enter(device as i32, dtype, &mut before.enabled, &mut before.dtype) })?;
     Ok(before)
 }
 
@@ -303,88 +269,6 @@ pub fn enter_autocast(device: AutocastDevice, enabled: bool, kind: Kind) -> Resu
 pub fn leave_autocast(before: &AutocastBefore) {
     // SAFETY: no pointers. Leaving can only fail on an unknown device type, which the enum excludes.
     let _ = checked(unsafe { vl_autocast_leave(before.device as i32, before.enabled, before.dtype) });
-}
-
-/// What a checkpointed segment computes. It is called from the thread that runs the backward pass, hence `Send`; never by two at once.
-pub type SegmentFn = dyn Fn(&[Tensor]) -> anyhow::Result<Vec<Tensor>> + Send;
-
-/// Runs a closure as a checkpointed segment; see [`crate::checkpoint`].
-///
-/// # Errors
-/// What the closure gave back as an error, or libtorch's message.
-pub fn checkpoint(closure: Box<SegmentFn>, inputs: &[&Tensor], preserve_random: bool) -> Result<Vec<Tensor>, NativeError> {
-    // The mutex makes 'never by two at once' true also where a graph is run backward by two threads.
-    let closure = Box::into_raw(Box::new(Mutex::new(closure)));
-    let pointers: Vec<*const C_tensor> = inputs.iter().map(|t| t.as_ptr()).collect();
-    let mut outputs: Vec<Tensor> = Vec::new();
-    // SAFETY: the closure's ownership passes to the segment, which drops it once through `drop_segment`; the inputs outlive the call;
-    // `take_output` only runs during the call, while `outputs` is borrowed by nothing else.
-    let message = unsafe {
-        vl_checkpoint(
-            closure.cast(),
-            call_segment,
-            drop_segment,
-            pointers.as_ptr(),
-            pointers.len(),
-            preserve_random.into(),
-            take_output,
-            (&raw mut outputs).cast(),
-        )
-    };
-    checked(message)?;
-    Ok(outputs)
-}
-
-/// The same tensor, whose memory the graph holds until its gradient is there, as for an operation that reads its input in the backward pass.
-///
-/// # Errors
-/// libtorch's message.
-pub fn kept_for_backward(tensor: &Tensor) -> Result<Tensor, NativeError> {
-    let mut kept = std::ptr::null_mut();
-    // SAFETY: the tensor outlives the call, which writes a new one that belongs to us where it does not fail.
-    unsafe {
-        checked(vl_keep(tensor.as_ptr(), &raw mut kept))?;
-        Ok(Tensor::from_ptr(kept))
-    }
-}
-
-extern "C" fn call_segment(closure: *mut c_void, inputs: *const *mut C_tensor, count: usize, results: *mut Results) {
-    let body = || {
-        // SAFETY: the pointer was made in `checkpoint` and lives until `drop_segment`.
-        let closure = unsafe { &*closure.cast::<Mutex<Box<SegmentFn>>>() };
-        // SAFETY: C++ gives `count` valid tensors; cloning takes a reference of our own.
-        let inputs: Vec<Tensor> = (0..count).map(|i| unsafe { Tensor::clone_from_ptr(*inputs.add(i)) }).collect();
-        let closure = closure.lock().unwrap_or_else(PoisonError::into_inner);
-        closure(&inputs)
-    };
-    let error = |message: String| {
-        let message = if message.is_empty() { "a checkpointed segment failed".to_string() } else { message };
-        // SAFETY: C++ copies the message.
-        unsafe { vl_push_error(results, message.as_ptr(), message.len()) }
-    };
-    // A panic must not cross into C++.
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
-        Ok(Ok(outputs)) => {
-            for output in outputs {
-                // SAFETY: C++ copies the handle, and takes a reference of its own.
-                unsafe { vl_push_output(results, output.as_ptr()) };
-            }
-        }
-        Ok(Err(e)) => error(format!("{e:#}")),
-        Err(panic) => error(panic_message(&*panic)),
-    }
-}
-
-extern "C" fn drop_segment(closure: *mut c_void) {
-    // SAFETY: made by Box::into_raw in `checkpoint`, dropped once by the segment's destructor.
-    let closure = unsafe { Box::from_raw(closure.cast::<Mutex<Box<SegmentFn>>>()) };
-    // A panicking drop must not cross into C++.
-    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(closure)));
-}
-
-extern "C" fn take_output(outputs: *mut c_void, tensor: *mut C_tensor) {
-    // SAFETY: the pointer is the vector of `checkpoint`, and the tensor is a new one that belongs to us.
-    unsafe { (*outputs.cast::<Vec<Tensor>>()).push(Tensor::from_ptr(tensor)) };
 }
 
 /// Text of a caught panic. tch's plain methods unwrap libtorch's error, so the error is looked for inside the debug text.

@@ -1,17 +1,12 @@
 // The simulated GPU of a Rust process. libtorch_cuda is loaded, over the simulated runtime of runtime.cpp: its operators make each
 // allocation that they make on a GPU, and launch nothing. The few that cannot run so have a kernel in kernels/.
 #include "../../../../sim/native/guarded.h"
-#include "../../../../sim/native/card.h"
 #include "../../../../sim/native/kernels/kernels.h"
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
-#include <dlfcn.h>
-
-#include <mutex>
-#include <set>
 
 using vramlab::dry::allocator;
 
@@ -43,32 +38,12 @@ struct WaitingEngine final : torch::autograd::Engine {
   }
 };
 
-// Where cuBLAS was told that its workspaces are, by the runtime. Never destroyed: threads may multiply until the very end.
-struct Workspaces {
-  std::mutex mutex;
-  std::set<int64_t> addresses;
-};
-Workspaces& workspaces() {
-  static auto* const workspaces = new Workspaces;
-  return *workspaces;
-}
-void watch(int use, const void* address) {
-  if (use != kVramlabWorkspace) return;
-  const std::lock_guard<std::mutex> lock(workspaces().mutex);
-  workspaces().addresses.insert(reinterpret_cast<int64_t>(address));
-}
-
 torch::autograd::Engine& engine() {
   static auto* const engine = new WaitingEngine;
   return *engine;
 }
 
 }  // namespace
-
-// In libtorch_cuda; its header wants CUDA's.
-namespace at::cuda {
-C10_IMPORT void clearCublasWorkspaces();
-}
 
 // ---- for the shim ------------------------------------------------------------------------------------------------------------------------------------
 
@@ -86,7 +61,6 @@ __attribute__((visibility("default"))) char* vramlab_dry_open() {
     static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
     vramlab::dry::register_kernels(library);
     vramlab::dry::refuse_shapes_from_values(library);
-    if (auto** const fields = static_cast<void (**)(int, const void*)>(dlsym(RTLD_DEFAULT, "vramlab_dry_watch"))) *fields = &watch;
     TORCH_CHECK(at::detail::getCUDAHooks().deviceCount() == 1,
                 "somebody has asked libtorch about CUDA already; a simulated GPU must be opened before");
   });
@@ -95,23 +69,6 @@ __attribute__((visibility("default"))) char* vramlab_dry_open() {
 // Makes backward passes end when their threads have let go of everything; for a process without Python, which has its own engine.
 __attribute__((visibility("default"))) char* vramlab_dry_wait_for_threads() {
   return guarded([] { torch::autograd::set_default_engine_stub(&engine); });
-}
-
-// Gives back the workspaces of cuBLAS, which PyTorch keeps for each thread that has multiplied.
-__attribute__((visibility("default"))) char* vramlab_dry_clear_workspaces() {
-  return guarded([] {
-    at::cuda::clearCublasWorkspaces();
-    const std::lock_guard<std::mutex> lock(workspaces().mutex);
-    workspaces().addresses.clear();
-  });
-}
-
-// Tells the address of each workspace of cuBLAS.
-__attribute__((visibility("default"))) char* vramlab_dry_workspaces(void* taker, void (*take)(void*, const int64_t*)) {
-  return guarded([=] {
-    const std::lock_guard<std::mutex> lock(workspaces().mutex);
-    for (const int64_t address : workspaces().addresses) take(taker, &address);
-  });
 }
 
 // Takes bytes from the allocator as a tensor does: the address; 0 where memory ran out or something else is wrong.
@@ -125,25 +82,5 @@ __attribute__((visibility("default"))) uint64_t vramlab_dry_take(uint64_t bytes)
 
 // Gives back what vramlab_dry_take took.
 __attribute__((visibility("default"))) void vramlab_dry_give(uint64_t address) { allocator()->raw_delete(reinterpret_cast<void*>(address)); }
-
-// Tells each block of each segment that the allocator holds, in order of their addresses: address and size of the segment, address and
-// size of the block, the bytes that were asked for (0 where the block is free), and whether the segment is one of the large ones.
-__attribute__((visibility("default"))) char* vramlab_dry_blocks(void* taker, void (*take)(void*, const int64_t[6])) {
-  return guarded([=] {
-    for (const auto& segment : allocator()->snapshot().segments) {
-      int64_t offset = 0;
-      for (const auto& block : segment.blocks) {
-        const int64_t fields[6] = {static_cast<int64_t>(segment.address),
-                                 static_cast<int64_t>(segment.total_size),
-                                 static_cast<int64_t>(segment.address) + offset,
-                                 static_cast<int64_t>(block.size),
-                                 block.allocated ? static_cast<int64_t>(block.requested_size) : 0,
-                                 segment.is_large};
-        take(taker, fields);
-        offset += static_cast<int64_t>(block.size);
-      }
-    }
-  });
-}
 
 }

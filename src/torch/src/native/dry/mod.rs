@@ -1,9 +1,7 @@
 //! The simulated GPU's libraries, which this program carries inside, and the door to them; see [`crate::dry`].
 
-use super::{
-    NativeError, checked, vl_dry_blocks, vl_dry_clear_workspaces, vl_dry_give, vl_dry_open, vl_dry_take, vl_dry_workspaces,
-};
-use std::ffi::{CString, c_void};
+use super::{NativeError, checked, vl_dry_give, vl_dry_open, vl_dry_take};
+use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -64,62 +62,4 @@ impl Drop for DeviceAllocation {
         // SAFETY: the address came from `take`, and this is the only one that gives it back.
         unsafe { vl_dry_give(self.0) };
     }
-}
-
-/// Gives back the workspaces that cuBLAS keeps for each thread that has multiplied; the next product of a thread takes a new one.
-///
-/// # Errors
-/// The simulated GPU is not open.
-pub fn clear_workspaces() -> Result<(), NativeError> {
-    // SAFETY: no pointers.
-    checked(unsafe { vl_dry_clear_workspaces() })
-}
-
-/// Addresses of the workspaces that cuBLAS was given.
-///
-/// # Errors
-/// The simulated GPU is not open.
-pub fn workspaces() -> Result<Vec<u64>, NativeError> {
-    let mut found: Vec<u64> = Vec::new();
-    // SAFETY: `push_address` only runs during the call, while `found` is borrowed by nothing else.
-    checked(unsafe { vl_dry_workspaces((&raw mut found).cast(), push_address) })?;
-    Ok(found)
-}
-
-extern "C" fn push_address(found: *mut c_void, fields: *const i64) {
-    // SAFETY: the vector is that of `workspaces`, and C++ gives one value.
-    let (found, fields) = unsafe { (&mut *found.cast::<Vec<u64>>(), *fields) };
-    found.push(fields as u64);
-}
-
-/// A piece of a segment of the caching allocator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HeldBlock {
-    /// Address and bytes of the segment that it is a piece of.
-    pub segment: u64,
-    pub segment_bytes: i64,
-    pub address: u64,
-    pub bytes: i64,
-    /// Bytes that its user asked for; 0 where it is free.
-    pub requested: i64,
-    /// Whether the segment is one for large allocations.
-    pub large: bool,
-}
-
-/// What the allocator of this process's simulated GPU holds, segment by segment.
-///
-/// # Errors
-/// The simulated GPU is not open.
-pub fn held_blocks() -> Result<Vec<HeldBlock>, NativeError> {
-    let mut held: Vec<HeldBlock> = Vec::new();
-    // SAFETY: `push_block` only runs during the call, while `held` is borrowed by nothing else.
-    checked(unsafe { vl_dry_blocks((&raw mut held).cast(), push_block) })?;
-    Ok(held)
-}
-
-extern "C" fn push_block(held: *mut c_void, fields: *const i64) {
-    // SAFETY: the vector is that of `held_blocks`, and C++ gives six values.
-    let (held, fields) = unsafe { (&mut *held.cast::<Vec<HeldBlock>>(), &*fields.cast::<[i64; 6]>()) };
-    let [segment, segment_bytes, address, bytes, requested, large] = *fields;
-    held.push(HeldBlock { segment: segment as u64, segment_bytes, address: address as u64, bytes, requested, large: large != 0 });
 }

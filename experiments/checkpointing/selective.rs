@@ -1,10 +1,9 @@
-//! Selective checkpointing: blocks run again in the backward pass, but keep what their expensive operators gave.
+//! Which operators' results are worth keeping in a checkpoint?
 //!
 //! Between keeping everything and keeping a block's input alone lie policies by operator: keep attention's result, or every second matrix product
 //! as torchtitan does, or all of them. Bytes and FLOPs of each are counted; no point is better than another in both, unless one is useless.
-//! PyTorch in Python runs every cell (`experiments/selective/step.py`).
 
-use harness::lab::*;
+use super::*;
 
 const FLOPS: Metric = Metric::counted("flops", "FLOPs of a step's products", "1");
 
@@ -12,7 +11,6 @@ const FLOPS: Metric = Metric::counted("flops", "FLOPs of a step's products", "1"
 const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
 const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
 
-number! { Batch "samples of a step" }
 levels! {
     Keeps "what a block keeps for the backward pass":
     Everything "no checkpoint" => "no checkpoint",
@@ -24,30 +22,7 @@ levels! {
 
 cell! { Selective { model: ModelName, batch: Batch, keeps: Keeps, by: By } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
-
-pub fn protocol() -> Protocol {
-    Protocol::new("selective", "Selective checkpointing")
-        .question("How many bytes and FLOPs does a step take with checkpoints that keep the results of some operators, and which policies are worth it?")
-        .hypothesis(
-            "A product costs FLOPs by its width and saves bytes by its result, so that keeping products leaves the cheap operators to run \
-             again: most of the FLOPs of a checkpoint for less of its bytes. All policies lie near one line from everything to nothing. \
-             Attention is costly to run again and its result is small.",
-        )
-        .grid(memory())
-        .grid(same_gradients())
-        .shows(
-            Shown::new("Checkpoints that keep every second product", "Activations fill the memory, and FLOPs are dear")
-                .at(Keeps::EverySecondProduct)
-                .memory(PEAK),
-        )
-        .threat("Llama trains in bfloat16 without a copy in fp32, with AdamW's state in bfloat16, so that it fits 24 GiB.")
-        .threat("FLOPs are those of matrix products, convolutions and attention, as PyTorch's counter has them; what else runs again costs bandwidth, not FLOPs.")
-}
-
-fn memory() -> Grid<Selective> {
+pub fn memory() -> Grid<Selective> {
     use Keeps::*;
     let keeping = |keeps: Keeps| move |c: &Selective| c.keeps == keeps;
     // Set on 23 November 2026, before any figure.
@@ -94,7 +69,7 @@ fn memory() -> Grid<Selective> {
         )
 }
 
-fn same_gradients() -> Grid<Selective> {
+pub fn same_gradients() -> Grid<Selective> {
     Grid::new("the same gradients", in_python)
         .compare::<Keeps>()
         .always(Selective::cross("small-gpt", 2, Keeps::ALL, By::Pytorch))
@@ -107,30 +82,4 @@ fn same_gradients() -> Grid<Selective> {
                 .rule(value(GRADIENT_ERROR).of(|c: &Selective| c.keeps != Keeps::Everything).holds(at_most(0.0))),
         )
         .no_plots()
-}
-
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
-    /// The check of each cell, then with blocks that add something when they run again.
-    const CHECKED: &str = r#"
-import step as selective
-
-def checks():
-    of = "model=small-gpt batch=2 by=pytorch keeps="
-    policies = ["products", "every-second-product", "attention", "inputs"]
-    print(*(check(selective.Training, of + keeps, of + "everything") for keeps in policies))
-
-checks()
-block = selective.presets.train.PreNorm.forward
-again = lambda: torch._C._current_graph_task_id() != -1
-selective.presets.train.PreNorm.forward = lambda self, x: block(self, x * 1.001 if again() else x)
-checks()
-"#;
-
-    #[test]
-    fn the_check_sees_a_block_that_gives_something_else_the_second_time() {
-        assert_python_says("selective", CHECKED, "ok ok ok ok\ninvalid invalid invalid invalid\n");
-    }
 }

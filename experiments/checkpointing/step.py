@@ -1,11 +1,13 @@
-"""Checkpoints that keep what some operators gave, in plain PyTorch, for experiments/selective."""
+"""Segments that run again in the backward pass, whole or but for what some operators gave, for experiments/checkpointing."""
 
 import functools
 import gc
+import math
 
 import lab
 import presets
 import torch
+from presets import train
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -34,7 +36,7 @@ def keeping(share):
 KEPT = {"attention": 0, "every-second-product": 2, "products": 1}
 
 
-class Training:
+class Selective:
     def __init__(self, cell, bench):
         self.model, self.batch = presets.prepared(cell, bench.device)
         if cell["keeps"] != "everything":
@@ -69,5 +71,46 @@ class Training:
         return {"gradient": presets.gradients(self.model)}
 
 
+SEGMENTS = {"none": 0, "every-block": 1, "every-4": 4, "every-16": 16}
+
+
+class Training:
+    """A model whose blocks are checkpointed in segments; the forward pass under autocast where that is the case."""
+
+    def __init__(self, cell, bench):
+        case, policy, batch = cell.get("case"), cell["policy"], cell.get("batch", "32")
+        name = f"{cell.get('model', 'mlp')}-{cell.get('depth', 9)}x{cell.get('width', 64)}"
+        if case == "dropout":
+            with bench.device:
+                self.model = train.Gpt2(4, 64, vocabulary=256, positions=64, dropout=0.1)
+                self.batch = self.model.batch(4)
+        else:
+            self.model, self.batch = presets.prepared(lab.Cell(model=name, batch=batch), bench.device)
+        blocks = len(self.model.block)
+        length = math.ceil(math.sqrt(blocks)) if policy == "sqrt" else SEGMENTS[policy]
+        if length:
+            self.model.block = train.Segments(self.model.block, length)
+        self.half, self.optimizer = case == "autocast", torch.optim.SGD(self.model.parameters(), 1e-2)
+
+    def forward(self):
+        with torch.autocast(self.batch[0].device.type, torch.bfloat16, enabled=self.half):
+            return presets.loss_of(self.model, self.batch)
+
+    def run(self, probe):
+        self.optimizer.zero_grad()
+        probe.at_rest()
+        loss = probe.forward(self.forward)
+        loss.backward()
+        del loss
+        self.optimizer.step()
+
+    def outcome(self):
+        return {"gradient": presets.gradients(self.model)}
+
+
+def prepare(cell, bench):
+    return (Selective if "keeps" in cell else Training)(cell, bench)
+
+
 if __name__ == "__main__":
-    lab.main(Training)
+    lab.main(prepare)
