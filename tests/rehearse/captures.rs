@@ -113,3 +113,31 @@ fn what_people_ask_is_answered_as_the_docs_say() {
     assert_eq!(asked, 12);
     assert_eq!(docs.matches("\n## ").count(), 12);
 }
+
+/// What the host took while it compiled is no token's time: of tokens alike a warm one is told.
+#[test]
+fn a_token_is_timed_that_compiled_nothing() {
+    let mut capture = rehearse::Capture::open(&common::root().join("tests/rehearse/captures/tokens.cap")).unwrap();
+    let seconds =
+        |capture: &rehearse::Capture| rehearse::time::predict(&capture.traces[0], &capture.card, 0, 1.0).unwrap().step_seconds;
+    let warm = seconds(&capture);
+    let work = &mut capture.traces[0].work;
+    let last = work.iter().rposition(|work| work.begins_pass).unwrap();
+    work[last].host_nanoseconds += 5_000_000_000;
+    assert!((seconds(&capture) / warm - 1.0).abs() < 0.1, "{warm} s, then {} s", seconds(&capture));
+}
+
+/// A forward pass that a technique cuts in two takes as long as before.
+#[test]
+fn passes_that_were_one_count_together() {
+    let open = || rehearse::Capture::open(&common::root().join("tests/rehearse/captures/kept_graphs.cap")).unwrap();
+    let of = |capture: &rehearse::Capture| rehearse::time::predict(&capture.traces[0], &capture.card, 0, 1.0).unwrap();
+    let (whole, mut cut) = (open(), open());
+    let work = &mut cut.traces[0].work;
+    let begins: Vec<usize> = (0..work.len()).filter(|at| work[*at].begins_pass).chain([work.len()]).collect();
+    begins.windows(2).for_each(|ends| work[ends[0].midpoint(ends[1])].begins_pass = true);
+    let (before, now) = (of(&whole), of(&cut));
+    assert!(now.passes > before.passes && now.step_seconds < 0.8 * before.step_seconds);
+    let change = now.change_from(&before, false);
+    assert!(change.share.abs() < 0.05 && (now.seconds_beside(&before) / before.step_seconds - 1.0).abs() < 0.05, "{change:?}");
+}

@@ -206,7 +206,7 @@ fn what_if_of_inference_chooses_a_librarys_own_ways_and_smaller_batches() {
     assert!(both < sliced - (200 << 20) && allocated(&["batch-16"]) <= allocated(&[]), "{said}");
 }
 
-/// Of lists of lists, as vit-pytorch has them: the blocks, and the words that a script names them by.
+/// Of lists of lists, as vit-pytorch and x-transformers have them: the blocks, and the words that a script names them by.
 #[test]
 fn blocks_are_found_in_lists_of_lists() {
     let file = common::root().join("src/rehearse/python/vramlab_rehearsal/techniques/shared/blocks.py");
@@ -220,7 +220,7 @@ class Attention(nn.Module):
         self.q = nn.Linear(2, 2)
 class FeedForward(Attention): pass
 model = nn.Module()
-model.layers = nn.ModuleList([nn.ModuleList([Attention(), FeedForward(), nn.Identity()]) for _ in range(3)])
+model.layers = nn.ModuleList([nn.ModuleList([nn.ModuleList([nn.LayerNorm(2), None]), Attention(), FeedForward(), None]) for _ in range(3)])
 (entry,) = repeated(model)
 named = eval(of_list(*entry))
 assert named == entry[2] and len(named) == 6, named
@@ -230,4 +230,53 @@ print(of_list(*entry))
     let output = Command::new(common::python()).args(["-W", "ignore", "-c", &script]).output().unwrap();
     let said = text_of(&output);
     assert!(output.status.success() && said.contains("for row in model.layers for block in row if type(block)"), "{said}");
+}
+
+/// Stand-ins for IPython and transformers: what of them is followed.
+const COMPILER: &str = "
+class CachingCompiler:
+    def get_code_name(self, raw, code, number):
+        return '<ipython-input-1>'
+
+    def cache(self, code, number=0, raw=None):
+        return self.get_code_name(raw, code, number)
+";
+const SEARCH: &str = "
+import torch
+
+class GenerationMixin:
+    @staticmethod
+    def _beam_search_has_unfinished_sequences(hits):
+        return ~torch.all(hits)
+
+    def search(self, cur_len, max_length):
+        goes_on = True
+        while goes_on:
+            chance = torch.randn(max_length - 4, device='cuda') > 0
+            beam_indices = torch.where(chance, -1, 0)
+            cur_len += 1
+            goes_on = self._beam_search_has_unfinished_sequences(chance)
+        return cur_len, ((beam_indices + 1).bool()).sum().item()
+";
+const CELLS: &str = r#"
+from IPython.core.compilerop import CachingCompiler
+for cell in ("import torch", "x = torch.empty(1 << 20, device='cuda')\ny = torch.empty(64 << 20, device='cuda')"):
+    exec(compile(cell, CachingCompiler().cache(cell, 1), "exec"))
+from transformers.generation.utils import GenerationMixin
+print(GenerationMixin().search(4, 20))
+"#;
+
+#[test]
+fn cells_have_their_numbers_and_beams_go_on_to_the_longest_text() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in [("IPython/core/compilerop.py", COMPILER), ("transformers/generation/utils.py", SEARCH), ("book.py", CELLS)]
+    {
+        let file = folder.path().join(name);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, text).unwrap();
+    }
+    let mut command = Command::new(VRAMLAB);
+    command.args(["rehearse", "--"]).arg(common::python()).arg("book.py").current_dir(folder.path());
+    let said = text_of(&command.output().unwrap());
+    assert!(said.contains("cell 2:2\n") && said.contains("(20, 16)\n"), "{said}");
 }

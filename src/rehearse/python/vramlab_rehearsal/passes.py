@@ -10,7 +10,7 @@ import types
 
 import torch
 
-from . import device, labels, reach
+from . import device, imports, labels, reach
 from .guard import guarded
 from .notes import note
 
@@ -30,6 +30,26 @@ _retainers = {}
 
 def follow():
     labels.begins_pass, labels.pass_ended, labels.label_caches_of = _begins, _ended, _label_caches_of
+    imports.when_imported("transformers.generation.utils", _whole_beams)
+
+
+def _whole_beams(module):
+    """When a search over beams has ended, and how long its texts are, is read from the GPU: all are as long as they may be."""
+
+    original = getattr(module.GenerationMixin, "_beam_search_has_unfinished_sequences", None)
+
+    def has_unfinished(*arguments):
+        search = sys._getframe(1).f_locals
+        if not search.keys() >= {"cur_len", "max_length", "beam_indices"}:
+            return original(*arguments)
+        goes_on = search["cur_len"] < search["max_length"]
+        if not goes_on:
+            # The numbers of the beams that each token came from; -1 is of no token.
+            search["beam_indices"].zero_()
+        return goes_on
+
+    if original is not None:
+        module.GenerationMixin._beam_search_has_unfinished_sequences = staticmethod(has_unfinished)
 
 
 @guarded("the phase of a forward pass")

@@ -256,7 +256,7 @@ def _of_trainer(trainer, found):
 
 def is_own(file):
     if not file.endswith(".py") or "/vramlab_rehearsal/" in file:
-        return False
+        return file.startswith("cell ")
     return not any(part in file for part in ("/site-packages/", "/dist-packages/", "/lib/python3", *imports.libraries()))
 
 

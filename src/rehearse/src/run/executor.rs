@@ -348,7 +348,7 @@ fn going_on(session: &Path) -> &'static str {
     let folders: Vec<PathBuf> = fs::read_dir(session).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     let is_process = |path: &&PathBuf| path.join("names").exists();
     match folders.iter().filter(is_process).any(|path| path.join("events").metadata().is_ok_and(|file| file.len() > 0)) {
-        true => "the script uses the GPU, and its steps are not all seen (--steps 1 asks for fewer)",
+        true => "the script uses the GPU (of training --steps 1 sees less, of all else a shorter input does)",
         false if folders.iter().any(|path| is_process(&path)) => {
             "torch is imported, and the GPU is not used yet: is it loading, or does it train on the CPU? Then set its flag for the device"
         }

@@ -88,7 +88,10 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     table(text, "What fills it", &worst.peak.categories, usize::MAX, worst.peak.bytes)?;
     table(text, "by module", &worst.peak.modules, ROWS, worst.peak.bytes)?;
     table(text, "by line", &worst.peak.lines, ROWS, worst.peak.bytes)?;
-    remedies(text, worst)?;
+    // Which are for training by an optimizer: a script that came to its end without one has another kind.
+    if answer.steps > 0 || !answer.verdict.fits() {
+        remedies(text, worst)?;
+    }
     cards::shared(text, answer)?;
     phases(text, worst)?;
     cached(text, worst)?;
@@ -261,7 +264,10 @@ fn verdict(answer: &Answer) -> String {
     };
     let steps = match answer.steps {
         0 if answer.verdict.fits() => "to the end of the script, which has no optimizer step".to_string(),
-        0 => "before the first optimizer step ended".to_string(),
+        0 => match answer.time.as_ref().and_then(|time| time.passes) {
+            Some(pass) => format!("in forward pass {pass}"),
+            None => "before the first optimizer step ended".to_string(),
+        },
         1 => "in 1 optimizer step".to_string(),
         n => format!("in {n} optimizer steps"),
     };

@@ -323,7 +323,11 @@ void leave_work() {
   leave_clock();
 }
 
-void begin_pass_of_work(bool generation) { begins = kBeginsPass | (generation ? kBeginsGeneration : 0); }
+void begin_pass_of_work(bool generation) {
+  // A script that makes no steps may be ended before its end.
+  flush_work();
+  begins = kBeginsPass | (generation ? kBeginsGeneration : 0);
+}
 
 void follow_clock() { is_clocked = true; }
 

@@ -74,7 +74,7 @@ struct Work {
 static_assert(sizeof(Work) == 88, "a record's layout is what src/rehearse/src/capture/work.rs reads");
 
 void open_work(const std::string& folder);
-// What is recorded of a step is written.
+// What is recorded of a step, or of a forward pass, is written.
 void flush_work();
 // A process that was forked writes nothing.
 void leave_work();

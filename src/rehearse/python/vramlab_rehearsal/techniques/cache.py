@@ -1,5 +1,5 @@
 """offloaded-cache (cache): keys and values of a transformers model's `generate` wait on the host, but for those of the layer that is at work
-quantized-cache (cache): those keys and values take 4 bits each, where optimum-quanto or hqq is installed
+quantized-cache (cache): those keys and values take 4 bits each, where hqq or optimum-quanto is installed
 static-cache (cache): room for all tokens is taken at once, so that nothing is copied as the text grows; transformers compiles the model for it
 """
 
@@ -21,12 +21,13 @@ class Cache(Technique):
 
     def follow(self, module):
         kind = self.name.removesuffix("-cache")
-        backend = next((name for name, package in (("quanto", "optimum.quanto"), ("hqq", "hqq")) if _is_installed(package)), None)
+        # quanto compiles its kernels with nvcc.
+        backend = next((name for name, package in (("hqq", "hqq"), ("quanto", "optimum.quanto")) if _is_installed(package)), None)
         if kind == "quantized" and backend is None:
-            self.refuse("neither optimum-quanto nor hqq is installed")
+            self.refuse("neither hqq nor optimum-quanto is installed")
         wanted = {"cache_implementation": kind}
         if kind == "quantized":
-            wanted["cache_config"] = {"backend": backend, "nbits": 4}
+            wanted["cache_config"] = {"backend": backend, "nbits": 4} | ({"axis_key": 1, "axis_value": 1} if backend == "hqq" else {})
         choose = self.or_refused(functools.partial(self.choose, wanted))
 
         @instead("generate", module.GenerationMixin)

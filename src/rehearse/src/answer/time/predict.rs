@@ -15,6 +15,11 @@ use sim::cards::Card;
 use sim::trace::Phase;
 use std::collections::HashMap;
 
+/// Forward passes are alike where what the card works in one is this share of what it works in the other, or more.
+const ALIKE: f64 = 0.95;
+
+const FORWARD_PASS: &str = "forward pass";
+
 /// What the host takes to launch a kernel, beyond what it takes in a rehearsal, where a launch does nothing.
 const LAUNCH_SECONDS: f64 = 4e-6;
 
@@ -175,14 +180,27 @@ impl Prediction {
         }
     }
 
+    /// Whether what was one forward pass is several, as a VAE's is by its tiles: those count together.
+    fn is_cut_from(&self, before: &Prediction) -> bool {
+        self.unit == FORWARD_PASS && before.unit == FORWARD_PASS && self.passes != before.passes
+    }
+
+    /// What it takes for that which the script as it is does in a step, or forward pass.
+    pub fn seconds_beside(&self, before: &Prediction) -> f64 {
+        let is_cut = self.is_cut_from(before);
+        if is_cut { before.step_seconds * self.total_seconds / before.total_seconds } else { self.step_seconds }
+    }
+
     /// Beside the script as it is; a change of layout has a band of its own.
     pub fn change_from(&self, before: &Prediction, changes_layout: bool) -> TimeChange {
         // Of forward passes for each sample: their batch may be another one.
         let samples = |of: &Prediction| of.samples.filter(|_| of.passes.is_some()).map_or(1.0, |samples| samples as f64);
         let more = samples(before) / samples(self);
-        let ratio = more * self.step_seconds / before.step_seconds;
         // The same work for the GPU is the same time of a step that the GPU bounds; the host's differs from run to run.
-        let device = more * self.device_seconds / before.device_seconds;
+        let (ratio, device) = match self.is_cut_from(before) {
+            true => (self.total_seconds / before.total_seconds, 0.0),
+            false => (more * self.step_seconds / before.step_seconds, more * self.device_seconds / before.device_seconds),
+        };
         if (device - 1.0).abs() < 1e-3 && (ratio - 1.0).abs() < 0.02 {
             return TimeChange { share: 0.0, low: 0.0, high: 0.0 };
         }
@@ -252,17 +270,23 @@ impl<'a> Stretch<'a> {
         };
         let is_token = |pass: &[Work]| pass[0].phase == Phase::Generation && !pass[0].begins_generation;
         let generates = passes.iter().any(|pass| is_token(pass));
-        // By what the card has to do: the host's time differs from pass to pass. Of several alike the last, which is warm.
+        // By what the card has to do. Of several alike the one in the middle by the host's time: it was warm, and compiled nothing.
         let work_of = |pass: &[Work]| pass.iter().map(|work| device.takes(work).seconds).sum::<f64>();
+        let host_of = |at: &usize| passes[*at].iter().map(|work| work.host_nanoseconds).sum::<u64>();
         let longest = |wanted: &dyn Fn(&[Work]) -> bool| {
-            let lengths = passes.iter().enumerate().filter(|(_, pass)| wanted(pass)).map(|(at, pass)| (at, work_of(pass)));
-            lengths.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at)
+            let lengths: Vec<(usize, f64)> =
+                passes.iter().enumerate().filter(|(_, pass)| wanted(pass)).map(|(at, pass)| (at, work_of(pass))).collect();
+            let most = lengths.iter().map(|(_, length)| *length).fold(0.0, f64::max);
+            let mut alike: Vec<usize> =
+                lengths.into_iter().filter(|(_, length)| *length >= ALIKE * most).map(|(at, _)| at).collect();
+            alike.sort_by_key(host_of);
+            alike.get(alike.len().saturating_sub(1) / 2).copied()
         };
         let at = longest(&|pass| is_token(pass) == generates)?;
         // One alone may have no name for its size: a pass that launched nothing has a size and no work.
         let batch = if trace.pass_batches.len() == passes.len() { trace.pass_batches[at] } else { Default::default() };
         Some(Stretch {
-            unit: if generates { "token" } else { "forward pass" },
+            unit: if generates { "token" } else { FORWARD_PASS },
             works: passes[at].iter().collect(),
             before: at.checked_sub(1).map_or_else(Vec::new, |before| passes[before].iter().collect()),
             batch,

@@ -138,6 +138,7 @@ impl VariantRow {
         let changes_layout = choice.groups.contains(&LAYOUT);
         // Communication is not in the time, nor what compiling costs at the start.
         let time = measured.time.as_ref().ok().filter(|_| !choice.groups.iter().any(|group| [CARDS, COMPILING].contains(group)));
+        let before = base.time.as_ref().ok();
         VariantRow {
             techniques: choice.names.clone(),
             peak_reserved: reserved,
@@ -147,8 +148,8 @@ impl VariantRow {
             extra_flops: flops.map(|(extra, _)| extra),
             extra_share: flops.map_or(0.0, |(extra, before)| extra as f64 / before.max(1) as f64),
             seconds: measured.seconds,
-            predicted_seconds: time.map(|time| time.step_seconds),
-            predicted_change: time.zip(base.time.as_ref().ok()).map(|(now, before)| now.change_from(before, changes_layout)),
+            predicted_seconds: time.map(|time| before.map_or(time.step_seconds, |before| time.seconds_beside(before))),
+            predicted_change: time.zip(before).map(|(now, before)| now.change_from(before, changes_layout)),
             is_without_time: time.is_none() && base.time.is_ok(),
             fits: measured.fits,
             pinned: measured.pinned,

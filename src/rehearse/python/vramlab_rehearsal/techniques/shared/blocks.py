@@ -9,30 +9,31 @@ def repeated(root):
 
     containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
+    # A list may have None in it, which is no child.
+    def kinds(children):
+        found = {}
+        for child in children:
+            if not isinstance(child, containers) and any(True for _ in child.children()):
+                found.setdefault(type(child), []).append(child)
+        return found
+
     def within(path, module):
         is_list = isinstance(module, (nn.Sequential, nn.ModuleList))
         if is_list:
-            kinds = {}
-            for child in module:
-                if not isinstance(child, containers) and any(True for _ in child.children()):
-                    kinds.setdefault(type(child), []).append(child)
-            blocks = max(kinds.values(), key=len, default=[])
+            blocks = max(kinds(module.children()).values(), key=len, default=[])
             if len(blocks) > 1:
                 return [(path, module, blocks)]
         deeper = [entry for name, child in module.named_children() for entry in within(f"{path}.{name}" if path else name, child)]
         if is_list and not deeper:
             # Blocks that are written as sequences of layers.
-            blocks = [child for child in module if isinstance(child, nn.Sequential) and len(child) > 1]
+            blocks = [child for child in module.children() if isinstance(child, nn.Sequential) and len(child) > 1]
             if len(blocks) > 1:
                 return [(path, module, blocks)]
             # Rows of a table, as of attention and feed-forward: [ModuleList([attention, feed_forward]), ...].
-            kinds = {}
-            for child in [child for row in module if isinstance(row, nn.ModuleList) for child in row]:
-                if not isinstance(child, containers) and any(True for _ in child.children()):
-                    kinds.setdefault(type(child), []).append(child)
-            most = {kind for kind, of_kind in kinds.items() if len(of_kind) > 1}
+            of_rows = [child for row in module.children() if isinstance(row, nn.ModuleList) for child in row.children()]
+            most = {kind for kind, of_kind in kinds(of_rows).items() if len(of_kind) > 1}
             if most:
-                return [(path, module, [child for row in module if isinstance(row, nn.ModuleList) for child in row if type(child) in most])]
+                return [(path, module, [child for child in of_rows if type(child) in most])]
         return deeper
 
     return within("", root)
