@@ -100,7 +100,7 @@ def rehearse(entry, options):
 def last_line(text, exception):
     """What is to blame, in a line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith("vramlab: ")]
+    told = [line for line in lines if line.startswith(("vramlab: ", "ENDED BY "))]
     errors = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception"))]
     if exception:
         return f"{exception['type']}: {exception['message']}".splitlines()[0][:300]
