@@ -100,7 +100,7 @@ def rehearse(entry, options):
 def last_line(text, exception):
     """What is to blame, in a line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith("vramlab: ")]
+    told = [line for line in lines if line.startswith(("vramlab: ", "ENDED BY "))]
     errors = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception"))]
     if exception:
         return f"{exception['type']}: {exception['message']}".splitlines()[0][:300]
@@ -126,7 +126,7 @@ def cell(text):
 
 def answered(row):
     """What fits and what does not; a script that failed or was cut has no peak to tell."""
-    return row["status"] in ("0", "3")
+    return row.get("status") in ("0", "3")
 
 
 def compared(entry, row):
@@ -203,10 +203,10 @@ def page(entries, rows):
     for entry in explained:
         source = "above" if "ladder" in entry else cell(entry["source"])
         lines.append(f"| {cell(entry['name'])} | {source} | {cell(entry.get('why', ''))} |")
-    lines += ["", "</details>", "", "<details><summary>What does not work</summary>", ""]
-    failed = [(entry, row) for entry, row in found if not answered(row)]
-    lines += ["| entry point | what it says | why |", "|---|---|---|"] if failed else ["Nothing that was tried."]
-    lines += [f"| {cell(entry['name'])} | {cell(row['why'])} | {cell(entry.get('fails', ''))} |" for entry, row in failed]
+    lines += ["", "</details>", "", "<details><summary>What does not work, and what was not run</summary>", ""]
+    failed = [(entry, cell(rows[entry["name"]]["why"]) if entry["name"] in rows else "not run yet") for entry in entries if not answered(rows.get(entry["name"], {}))]
+    lines += ["| entry point | what it says | why |", "|---|---|---|"] if failed else ["Nothing."]
+    lines += [f"| {cell(entry['name'])} | {said} | {cell(entry.get('fails', ''))} |" for entry, said in failed]
     lines += ["", "</details>", "", "<details><summary>The commands, and their changes from the documentation</summary>", ""]
     lines += [
         "`{hub}` is a folder with models and data sets under the names of the Hugging Face hub, `{data}` has other inputs, `{clone}` is the repository, `{out}` is empty.",

@@ -260,13 +260,14 @@ def says(role, words):
 
 
 def hub_cache():
-    """timm's weights of resnet50d, as its cache of the hub keeps them."""
-    folder = ROOT / "hf" / "hub" / "models--timm--resnet50d.ra2_in1k"
-    with torch.device("meta"):
-        weights = timm.create_model("resnet50d").state_dict()
-    holes(folder / "snapshots" / ("0" * 40) / "model.safetensors", weights)
-    (folder / "refs").mkdir(exist_ok=True)
-    (folder / "refs" / "main").write_text("0" * 40)
+    """Weights of timm's, as its cache of the hub keeps them."""
+    for name in ("resnet50d.ra2_in1k", "seresnext26d_32x4d.bt_in1k", "mobilenetv3_large_100.ra_in1k"):
+        folder = ROOT / "hf" / "hub" / f"models--timm--{name}"
+        with torch.device("meta"):
+            weights = timm.create_model(name.split(".")[0]).state_dict()
+        holes(folder / "snapshots" / ("0" * 40) / "model.safetensors", weights)
+        (folder / "refs").mkdir(exist_ok=True)
+        (folder / "refs" / "main").write_text("0" * 40)
 
 
 METRIC = """
@@ -478,7 +479,7 @@ def tokens():
         folder.mkdir(parents=True, exist_ok=True)
         for split in ("train", "val"):
             NUMBERS.integers(0, vocabulary, many, dtype=np.uint16).tofile(folder / f"{split}.bin")
-    letters = [chr(32 + number) for number in range(65)]
+    letters = ["\n", *(chr(32 + number) for number in range(64))]
     meta = {"vocab_size": 65, "itos": dict(enumerate(letters)), "stoi": {letter: number for number, letter in enumerate(letters)}}
     (ROOT / "nanoGPT" / "shakespeare_char" / "meta.pkl").write_bytes(pickle.dumps(meta))
 

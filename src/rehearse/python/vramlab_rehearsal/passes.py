@@ -57,17 +57,19 @@ def _begins(root, arguments, named):
     """Before the forward pass of an outermost module that has parameters."""
     global _passes, _caches
     flags = (torch.is_grad_enabled() and WITH_GRADIENTS) | (root.training and IN_TRAINING)
-    phase = device.FORWARD
+    phase, size = device.FORWARD, reach.size_of(torch, (*arguments, *named.values()))
+    given = (*zip(_parameters_of(type(root)), arguments), *named.items())
+    _caches = [value for name, value in given if value is not None and _CACHE.search(name)]
     if not flags & WITH_GRADIENTS:
-        phase = device.GENERATION if reach.is_generating(sys._getframe(1)) else device.EVALUATION
+        # Of text, or with a cache: segment-anything generates masks.
+        is_of_tokens = size[1] > 0 or bool(_caches)
+        phase = device.GENERATION if is_of_tokens and reach.is_generating(sys._getframe(1)) else device.EVALUATION
         if phase == device.GENERATION and _begins_generation((*arguments, *named.values())):
             flags |= BEGINS_GENERATION
     device.library.vl_begin_pass(phase, flags, labels.number_of(root))
     _passes += 1
     if _passes <= MOST_PASSES:
-        _sizes.append(reach.size_of(torch, (*arguments, *named.values())))
-    given = (*zip(_parameters_of(type(root)), arguments), *named.items())
-    _caches = [value for name, value in given if value is not None and _CACHE.search(name)]
+        _sizes.append(size)
     _label_caches()
     # What a variable holds seldom changes later.
     if _passes <= 8 or _passes & (_passes - 1) == 0:

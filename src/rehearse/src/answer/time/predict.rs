@@ -282,7 +282,10 @@ impl<'a> Stretch<'a> {
             alike.sort_by_key(host_of);
             alike.get(alike.len().saturating_sub(1) / 2).copied()
         };
-        let at = longest(&|pass| is_token(pass) == generates)?;
+        // What captures a CUDA graph is longer than those that replay it.
+        let (kind, replays) = (|pass: &[Work]| is_token(pass) == generates, |pass: &[Work]| pass.iter().any(|work| work.of_graph));
+        let has_graphs = passes.iter().any(|pass| kind(pass) && replays(pass));
+        let at = longest(&|pass| kind(pass) && replays(pass) == has_graphs)?;
         // One alone may have no name for its size: a pass that launched nothing has a size and no work.
         let batch = if trace.pass_batches.len() == passes.len() { trace.pass_batches[at] } else { Default::default() };
         Some(Stretch {
