@@ -793,6 +793,8 @@ fn the_table_of_what_is_exact_holds_each_operator_that_the_backend_answers() {
             false => ours.push(name),
         }
     }
+    let header = include_str!("../../src/sim/native/kernels/kernels.h").split_once("kLinearAlgebra[] = {").unwrap().1;
+    ours.extend(header.split_once("};").unwrap().0.split('"').skip(1).step_by(2));
     ours.sort_unstable();
     assert_eq!(answered, ours);
     assert!(answered.len() > 40 && own.contains(&"cudnn_convolution") && own.contains(&"_fft_r2c"), "{own:?}");

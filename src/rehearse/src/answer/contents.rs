@@ -7,7 +7,7 @@ use sim::trace::{Kind, MemoryBlock};
 use std::collections::BTreeMap;
 
 /// Blocks of one size that the same operator made at the same line, for the same purpose.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema, Deserialize)]
 pub struct BlockGroup {
     /// `FILE:LINE` outside of PyTorch, in a backward pass that of the forward pass; `elsewhere` where Python knew none.
     pub line: String,
@@ -53,15 +53,11 @@ pub fn contents(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usiz
             BlockGroup {
                 line: frame.map_or_else(|| "elsewhere".to_string(), |frame| format!("{}:{}", frame.file, frame.line)),
                 function: frame.map(|frame| frame.function.clone()).unwrap_or_default(),
-                source: None,
                 module: module.clone(),
                 category: category.to_string(),
                 operator: trace.operators.get(&(*operator).into()).cloned().unwrap_or_default(),
                 bytes: *bytes,
-                blocks: 0,
-                allocated: 0,
-                made: 0,
-                freed: None,
+                ..BlockGroup::default()
             }
         });
         group.made += usize::from(is_of_step);

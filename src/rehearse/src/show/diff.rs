@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// What became of a line's blocks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
     /// Blocks where there were none.
@@ -29,30 +29,19 @@ pub enum Change {
     /// Scratch memory of a library, as cuBLAS's.
     Workspace,
     /// What the allocator gives beyond what was asked for.
+    #[default]
     Rounding,
 }
 
 impl Change {
-    fn words(&self) -> &'static str {
-        match self {
-            Change::New => "new",
-            Change::Gone => "gone",
-            Change::Larger => "larger",
-            Change::Smaller => "smaller",
-            Change::OtherType => "other type",
-            Change::MoreBlocks => "more blocks",
-            Change::FewerBlocks => "fewer blocks",
-            Change::LivesLonger => "lives longer",
-            Change::FreedEarlier => "freed earlier",
-            Change::CopyForView => "copy for view",
-            Change::Workspace => "workspace",
-            Change::Rounding => "rounding",
-        }
+    /// As JSON names it, in words.
+    fn words(&self) -> String {
+        serde_json::to_value(self).ok().and_then(|name| Some(name.as_str()?.replace('_', " "))).unwrap_or_default()
     }
 }
 
 /// A line of the script, or of a library that is not PyTorch.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct DiffRow {
     /// Of what was asked for, after less before.
     pub bytes: i64,
@@ -150,16 +139,10 @@ pub fn diff(before: &[BlockGroup], after: &[BlockGroup]) -> PeakDiff {
     if was != is {
         rows.push(DiffRow {
             bytes: is - was,
-            change: Change::Rounding,
             line: "the allocator".to_string(),
-            function: String::new(),
-            source: None,
-            module: String::new(),
-            category: String::new(),
-            operator: String::new(),
             before: (0, was),
             after: (0, is),
-            freed: None,
+            ..DiffRow::default()
         });
     }
     rows.sort_by(|a, b| b.bytes.abs().cmp(&a.bytes.abs()).then_with(|| a.line.cmp(&b.line)));

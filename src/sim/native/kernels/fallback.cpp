@@ -132,16 +132,7 @@ void register_libraries(torch::Library& m) {
   // PyTorch's own; what they ask is answered by ../cufft.cpp and ../cusparse.cpp.
   mark_registered("products of sparse matrices");
   for (const char* name : {"_fft_c2c", "_fft_c2c.out", "_fft_r2c", "_fft_r2c.out", "_fft_c2r", "_fft_c2r.out"}) mark_registered(name);
-  for (const char* name : {
-           "cholesky", "cholesky.out", "cholesky_inverse", "cholesky_inverse.out", "_cholesky_solve_helper", "linalg_cholesky_ex",
-           "linalg_cholesky_ex.L", "linalg_inv_ex", "linalg_inv_ex.inverse", "_linalg_det", "_linalg_det.result", "_linalg_slogdet",
-           "_linalg_slogdet.sign", "_linalg_solve_ex", "_linalg_solve_ex.result", "_linalg_eigh", "_linalg_eigh.eigenvalues", "_linalg_svd",
-           "_linalg_svd.U", "linalg_lu", "linalg_lu.out", "linalg_lu_factor_ex", "linalg_lu_factor_ex.out", "linalg_lu_solve",
-           "linalg_lu_solve.out", "linalg_qr", "linalg_qr.out", "linalg_ldl_factor_ex", "linalg_ldl_factor_ex.out", "linalg_ldl_solve",
-           "linalg_ldl_solve.out", "linalg_lstsq.out", "linalg_eig", "linalg_eig.out", "linalg_eigvals.out", "_linalg_eigvals",
-           "geqrf.a", "ormqr", "ormqr.out", "linalg_householder_product", "linalg_householder_product.out", "triangular_solve.X",
-           "linalg_solve_triangular", "linalg_solve_triangular.out"})
-    add(m, name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  for (const char* name : kLinearAlgebra) m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
 }  // namespace vramlab::dry

@@ -39,6 +39,18 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 void mark_registered(const char* name);
 void check_all_registered();
 
+// Of cuSOLVER or MAGMA: by fallback(). Results only; what the library takes for itself is unknown, and a rehearsal says so.
+inline constexpr const char* kLinearAlgebra[] = {
+    "cholesky", "cholesky.out", "cholesky_inverse", "cholesky_inverse.out", "_cholesky_solve_helper", "linalg_cholesky_ex",
+    "linalg_cholesky_ex.L", "linalg_inv_ex", "linalg_inv_ex.inverse", "_linalg_det", "_linalg_det.result", "_linalg_slogdet",
+    "_linalg_slogdet.sign", "_linalg_solve_ex", "_linalg_solve_ex.result", "_linalg_eigh", "_linalg_eigh.eigenvalues", "_linalg_svd",
+    "_linalg_svd.U", "linalg_lu", "linalg_lu.out", "linalg_lu_factor_ex", "linalg_lu_factor_ex.out", "linalg_lu_solve",
+    "linalg_lu_solve.out", "linalg_qr", "linalg_qr.out", "linalg_ldl_factor_ex", "linalg_ldl_factor_ex.out", "linalg_ldl_solve",
+    "linalg_ldl_solve.out", "linalg_lstsq.out", "linalg_eig", "linalg_eig.out", "linalg_eigvals.out", "_linalg_eigvals",
+    "geqrf.a", "ormqr", "ormqr.out", "linalg_householder_product", "linalg_householder_product.out", "triangular_solve.X",
+    "linalg_solve_triangular", "linalg_solve_triangular.out"
+};
+
 // The library that an operator calls and that takes memory of its own which nobody knows; nullptr where there is none.
 const char* uncounted(std::string_view name);
 

@@ -48,51 +48,7 @@ Row table[] = {
     {"_fft_r2c.out", Standing::kLibrary, "cuFFT"},
     {"_fft_c2r", Standing::kLibrary, "cuFFT"},
     {"_fft_c2r.out", Standing::kLibrary, "cuFFT"},
-    {"cholesky", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"cholesky.out", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"cholesky_inverse", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"cholesky_inverse.out", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"_cholesky_solve_helper", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_cholesky_ex", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_cholesky_ex.L", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_inv_ex", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_inv_ex.inverse", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"_linalg_det", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"_linalg_det.result", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"_linalg_slogdet", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"_linalg_slogdet.sign", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"_linalg_solve_ex", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"_linalg_solve_ex.result", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"_linalg_eigh", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"_linalg_eigh.eigenvalues", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"_linalg_svd", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"_linalg_svd.U", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_lu", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_lu.out", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_lu_factor_ex", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_lu_factor_ex.out", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_lu_solve", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_lu_solve.out", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_qr", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_qr.out", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_ldl_factor_ex", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_ldl_factor_ex.out", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_ldl_solve", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_ldl_solve.out", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_lstsq.out", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_eig", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_eig.out", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_eigvals.out", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"_linalg_eigvals", Standing::kNone, "cuSOLVER or MAGMA"},
     {"geqrf", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"geqrf.a", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"ormqr", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"ormqr.out", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_householder_product", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_householder_product.out", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"triangular_solve.X", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_solve_triangular", Standing::kNone, "cuSOLVER or MAGMA"},
-    {"linalg_solve_triangular.out", Standing::kNone, "cuSOLVER or MAGMA"},
     // By their key and not by name: addmm, mm, mv, bmm, hspmm, sparse_sampled_addmm, triangular_solve of SparseCUDA and SparseCsrCUDA.
     {"products of sparse matrices", Standing::kAssumed, "PyTorch's own code; cuSPARSE's buffers taken for nothing. A sparse result is "
      "refused: values decide its size"},
@@ -129,6 +85,8 @@ const char* uncounted(std::string_view name) {
   if (name.substr(0, kNamespace.size()) == kNamespace) name.remove_prefix(kNamespace.size());
   for (const Row& row : table)
     if (row.standing >= Standing::kLibrary && base(row.name) == base(name)) return row.source;
+  for (const char* own : kLinearAlgebra)
+    if (base(own) == base(name)) return "cuSOLVER or MAGMA";
   return nullptr;
 }
 
