@@ -92,6 +92,6 @@ mod tests {
                 assert_eq!(ours.detail(metric).map(|ours| ours + difference), Some(*bytes), "{cell:?}: {metric}");
             }
         }
-        assert!(found == reference.len() && found >= 10 && stated >= 5, "{found} cells, {stated} stated differences");
+        assert!(found == reference.len() && found >= 8 && stated >= 4, "{found} cells, {stated} stated differences");
     }
 }

@@ -87,6 +87,10 @@ class Alone:
         self.traffic = 4 * self.moved * numbers
         self.buffers = self.optimizer = None
         if how == "copy":
+            # No parameter moves, and nothing but one of each is held beside the buffers.
+            self.start = self.parameters
+            for parameter in self.parameters:
+                parameter.grad = None
             self.buffers = [torch.zeros(numbers, device=bench.device) for _ in range(2 + KEPT[self.method])]
             return
         self.optimizer = METHODS[self.method](self.parameters, **HOW[how])

@@ -100,7 +100,7 @@ static FOLLOWED: LazyLock<Vec<Vec<Followed>>> = LazyLock::new(|| {
     command.env_remove("PYTORCH_ALLOC_CONF").env_remove("PYTORCH_CUDA_ALLOC_CONF");
     // The tracker knows no workspaces of cuDNN.
     command.env("VRAMLAB_DRY_CUDNN", "0").stdin(Stdio::piped()).stdout(Stdio::piped());
-    dry::prepare(&mut command, 24 << 30).unwrap();
+    dry::prepare_python(&mut command, 24 << 30).unwrap();
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(&serde_json::to_vec(&steps).unwrap()).unwrap();
     let output = child.wait_with_output().unwrap();
