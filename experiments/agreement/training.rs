@@ -83,13 +83,19 @@ impl Training {
     }
 
     fn zero_grad(&mut self) -> Result<()> {
-        attempt(|| Ok(self.optimizer.zero_grad()))?;
+        attempt(|| {
+            self.optimizer.zero_grad();
+            Ok(())
+        })?;
         self.loss = None;
         Ok(())
     }
 
     fn update(&mut self) -> Result<()> {
-        attempt(|| Ok(self.optimizer.step()))
+        attempt(|| {
+            self.optimizer.step();
+            Ok(())
+        })
     }
 
     fn forward(&self, batch: &models::Batch) -> Result<Tensor> {

@@ -55,7 +55,6 @@ impl Gpt {
             positions: 1024,
             embedding_dropout: dropout,
             tied: true,
-            ..small
         }
     }
 

@@ -235,7 +235,9 @@ mod tests {
             let (one, (_, layers)) = (count(1), cut(1));
             let block = if layers > 1 { count(2) - one } else { 0 };
             assert_eq!(one + (layers - 1) * block, published, "{name}");
-            trains(name, &Model::built(cut(1).0, Device::Cpu));
+            if ["resnet50", "gpt2", "bert-base", "vit-l16"].contains(&name) {
+                trains(name, &Model::built(cut(1).0, Device::Cpu));
+            }
         }
     }
 
