@@ -26,20 +26,53 @@ def entropy(logits, targets):
     return F.cross_entropy(logits.float(), targets, reduction="sum")
 
 
-def loss_of(how, head, hidden, targets, vocabulary):
-    """Mean cross-entropy of hidden states `[tokens, width]`, whose logits the head gives."""
+class Fused(torch.autograd.Function):
+    """Sum of the cross-entropy of `F.linear(hidden, weights, bias)`, some tokens at a time. The backward pass computes the logits of each chunk again, and
+    adds up the head's gradients in place."""
+
+    @staticmethod
+    def forward(context, hidden, weights, bias, targets, chunk):
+        kind = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else hidden.dtype
+        context.save_for_backward(hidden, weights, bias, targets)
+        context.chunk, context.kind = chunk, kind
+        head = weights.to(kind), None if bias is None else bias.to(kind)
+        parts = zip(hidden.to(kind).split(chunk), targets.split(chunk))
+        return sum(entropy(F.linear(rows, *head), classes) for rows, classes in parts)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(context, gradient):
+        hidden, weights, bias, targets = context.saved_tensors
+        kind, chunk = context.kind, context.chunk
+        head, shift = weights.to(kind), None if bias is None else bias.to(kind)
+        to_hidden, to_weights, to_bias = torch.empty_like(hidden), torch.zeros_like(weights), None if bias is None else torch.zeros_like(bias)
+        for rows, classes, into in zip(hidden.to(kind).split(chunk), targets.split(chunk), to_hidden.split(chunk)):
+            logits = F.linear(rows, head, shift).softmax(-1, dtype=torch.float32)
+            logits[torch.arange(len(rows), device=rows.device), classes] -= 1
+            logits = logits.mul_(gradient).to(kind)
+            into.copy_(logits @ head)
+            if kind == weights.dtype:
+                to_weights.addmm_(logits.T, rows)
+            else:
+                to_weights += logits.T @ rows
+            if bias is not None:
+                to_bias += logits.sum(0)
+        return to_hidden, to_weights, to_bias, None, None
+
+
+def loss_of(how, head, hidden, targets):
+    """Mean cross-entropy of hidden states `[tokens, width]`, whose logits a head gives: weights `[vocabulary, width]` and a bias or none."""
     tokens, width = hidden.shape
     if how == "plain":
-        return entropy(head(hidden), targets) / tokens
+        return entropy(F.linear(hidden, *head), targets) / tokens
     if how == "no-upcast":
-        return F.cross_entropy(head(hidden), targets)
-    chunk = chunk_of(how, tokens, width, vocabulary)
-    parts, logits = hidden.split(chunk), head
-    if how == "chunked":
-        parts, logits = [head(part) for part in parts], lambda part: part
-    recomputed = lambda part, targets: entropy(logits(part), targets)
+        return F.cross_entropy(F.linear(hidden, *head), targets)
+    chunk = chunk_of(how, tokens, width, len(head[0]))
+    if how == "fused":
+        return Fused.apply(hidden, *head, targets, chunk) / tokens
+    parts = [F.linear(part, *head) for part in hidden.split(chunk)]
     again = {"use_reentrant": False, "preserve_rng_state": False}
-    return torch.stack([checkpoint(recomputed, *pair, **again) for pair in zip(parts, targets.split(chunk))]).sum() / tokens
+    return torch.stack([checkpoint(entropy, *pair, **again) for pair in zip(parts, targets.split(chunk))]).sum() / tokens
 
 
 class Head:
@@ -56,7 +89,7 @@ class Head:
         # Leaves of this step: their gradients go with them.
         self.given = hidden, weights = [tensor.detach().requires_grad_() for tensor in (self.hidden, self.weights)]
         rest = probe.at_rest()
-        loss = probe.forward(lambda: loss_of(self.how, lambda x: F.linear(x, weights), hidden, self.targets, self.vocabulary))
+        loss = probe.forward(lambda: loss_of(self.how, (weights, None), hidden, self.targets))
         loss.backward()
         probe.figure("per_logit", "B", (probe.peak() - rest) / (len(self.targets) * self.vocabulary))
         self.loss = loss.detach()
@@ -77,7 +110,7 @@ class Whole:
 
     def forward(self):
         with torch.autocast(self.inputs.device.type, torch.bfloat16):
-            return loss_of(self.how, self.head, self.model(self.inputs), self.targets, self.head.out_features)
+            return loss_of(self.how, (self.head.weight, self.head.bias), self.model(self.inputs), self.targets)
 
     def run(self, probe):
         self.optimizer.zero_grad()

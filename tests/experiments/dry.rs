@@ -414,8 +414,11 @@ fn every_experiment_runs() {
                     "memory" => {
                         assert_eq!(pass.status, Status::Ok, "{cell}: {}", pass.reason);
                         let has = |metric: &str| pass.samples.iter().any(|s| s.metric == metric && s.value > 0.0);
-                        assert!(has("requested_peak") && has("allocated_peak") && has("reserved_peak"), "{cell}");
-                        memory_rows += 1;
+                        // A step that resets peaks itself has figures of its own in their place.
+                        let peaks =
+                            ["requested_peak", "allocated_peak", "reserved_peak"].into_iter().filter(|metric| has(metric)).count();
+                        assert!(peaks == 3 || (peaks == 0 && cell.contains("softcap=") && has("both_copies")), "{cell}");
+                        memory_rows += peaks;
                     }
                     _ => {
                         assert_eq!(pass.status, Status::Skipped, "{cell}");

@@ -104,9 +104,10 @@ pub fn judge(protocol: &PlainProtocol, taken: RunContext, samples: &Samples) -> 
     protocol.claims.iter().flat_map(both).collect()
 }
 
-/// Whose figures cells of the PyTorch reference are, beside cells of ours or without any.
+/// Whose figures cells of the PyTorch reference are, beside cells of ours or without any. What was predicted is the simulated GPU's.
 fn whose(judged_on: &[Platform], beside_ours: bool, taken: RunContext) -> Platform {
-    if beside_ours || judged_on.contains(&Platform::Python) { Platform::Python } else { taken.device }
+    let is_python = judged_on.contains(&Platform::Python) && taken.device != Platform::Dry;
+    if beside_ours || is_python { Platform::Python } else { taken.device }
 }
 
 /// Of cells of ours, or of the reference's.
