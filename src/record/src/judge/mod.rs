@@ -106,7 +106,8 @@ pub fn judge(protocol: &PlainProtocol, taken: RunContext, samples: &Samples) -> 
 
 /// Whose figures cells of the PyTorch reference are, beside cells of ours or without any. What was predicted is the simulated GPU's.
 fn whose(judged_on: &[Platform], beside_ours: bool, taken: RunContext) -> Platform {
-    let is_python = judged_on.contains(&Platform::Python) && taken.device != Platform::Dry;
+    let is_predicted = taken.device == Platform::Dry && judged_on.contains(&Platform::Dry);
+    let is_python = judged_on.contains(&Platform::Python) && !is_predicted;
     if beside_ours || is_python { Platform::Python } else { taken.device }
 }
 
