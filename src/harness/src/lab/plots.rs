@@ -61,7 +61,7 @@ pub fn ranking<C>(metric: Metric, part: &'static str, columns: &[Metric], most: 
     plot(metric, PlotForm::Ranking { part, columns: columns.to_vec(), most })
 }
 
-/// Bytes stacked by what they are for through the phases of a step: curves whose points the step gave ([`crate::lab::MetricDetail::at`]), the lowest first.
+/// Bytes stacked by what they are for through the phases of a step: curves whose points the step gave, the lowest first.
 pub fn area<C>(metric: Metric, layers: &[Metric], boundary: Metric, phases: &[&'static str]) -> Plot<C> {
     plot(metric, PlotForm::Area { layers: layers.to_vec(), boundary, phases: phases.to_vec() })
 }
