@@ -354,8 +354,10 @@ try:
 except BaseException as error:
     reason = f"the rehearsal could not be set up in {sys.executable or 'Python'}: {type(error).__name__}: {error}"
     try:
-        with open(os.path.join(session, "failed"), "w", errors="replace") as file:
+        # The program ends all processes as soon as the file is there, so that it must come whole.
+        with open(os.path.join(session, f"failed.{os.getpid()}"), "w", errors="replace") as file:
             file.write(reason)
+        os.rename(file.name, os.path.join(session, "failed"))
     finally:
         os.write(2, f"vramlab: {reason}\n".encode("utf-8", "replace"))
         os._exit(2)

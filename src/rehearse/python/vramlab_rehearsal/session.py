@@ -20,9 +20,12 @@ remarks = []
 
 def fail(reason):
     """Ends this process, and the rehearsal: what cannot be rehearsed must not run on."""
+    path = os.path.join(SESSION, "failed")
     try:
-        with open(os.path.join(SESSION, "failed"), "w", errors="replace") as file:
+        # The program ends all processes as soon as the file is there, so that it must come whole.
+        with open(f"{path}.{os.getpid()}", "w", errors="replace") as file:
             file.write(reason)
+        os.rename(file.name, path)
         sys.stdout.flush()
     finally:
         os.write(2, f"vramlab: {reason}\n".encode("utf-8", "replace"))
