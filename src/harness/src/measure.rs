@@ -8,7 +8,7 @@ use record::protocol::{
 use record::results::{Sample, Status};
 use std::borrow::Cow;
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Kind, Tensor};
 pub use torch::is_out_of_memory;
 use torch::{Backend, COUNTS, Memory, attempt, held_at_peak};
@@ -433,9 +433,11 @@ fn judge(expected: &Relation, found: Result<Vec<Quantity>>, reference: &[Quantit
     let scale = if let Relation::Scaled { by, .. } = expected { *by } else { 1.0 };
     let mut samples = vec![sample("raised", "1", 0.0)];
     let mut first = None;
-    let names = |quantities: &[Quantity]| quantities.iter().map(|quantity| quantity.name.clone()).collect::<Vec<_>>();
+    let names = |quantities: &[Quantity]| quantities.iter().map(|quantity| quantity.name.clone()).collect::<BTreeSet<_>>();
     ensure!(names(&found) == names(reference), "{:?} are to be compared with {:?}", names(&found), names(reference));
-    for (quantity, reference) in found.iter().zip(reference) {
+    for quantity in &found {
+        // A file gives them in no order.
+        let reference = reference.iter().find(|reference| reference.name == quantity.name).context("the names are the same")?;
         let apart = distance(&quantity.tensors, &reference.tensors, 1.0)?;
         samples.push(sample(format!("{}_error", quantity.name), "1", apart));
         if first.is_none() {
@@ -817,5 +819,13 @@ mod tests {
         assert!(status(&equal, Ok(gradient(&[3.0]))).is_err(), "shapes differ");
         assert!(status(&equal, Ok(gradient(&[f32::NAN, 4.0]))).is_err(), "not finite");
         assert!(judge(&equal, Ok(gradient(&[0.0])), &gradient(&[0.0])).is_err(), "nothing was computed");
+        // Quantities are compared by their names.
+        let with_loss = |mut of: Vec<Quantity>, at: usize| {
+            of.insert(at, Quantity { name: "loss".into(), tensors: vec![Tensor::from_slice(&[1.0_f32])] });
+            of
+        };
+        let found = judge(&equal, Ok(with_loss(gradient(&[3.0]), 0)), &with_loss(gradient(&[3.0]), 1)).unwrap();
+        assert_eq!(found.status, Status::Ok);
+        assert!(judge(&equal, Ok(with_loss(gradient(&[3.0]), 0)), &gradient(&[3.0])).is_err());
     }
 }
