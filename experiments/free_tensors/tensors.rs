@@ -22,7 +22,7 @@ pub fn grid() -> Grid<Dropping> {
         .smoke(of(Dropped::Tensor, "1MiB", &[Nothing, Clone]))
         .passes(CHECK | COUNT)
         .metrics(&[ALLOCATED, FREED, RESERVED, UNRESERVED, USED, RETURNED, SURVIVOR_ERROR])
-        .check(|_| equal(1e-6)) // what survives a drop is untouched
+        .check(|_| equal(1e-5)) // what survives a drop is untouched; two backward passes differ by rounding
         .claim(
             Claim::new(
                 "del-frees",

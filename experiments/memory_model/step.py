@@ -45,17 +45,19 @@ def wrong_calls(predicted, needed):
 
 
 class Fitting(training.Trainer):
-    """A step on a device of limited memory."""
+    """A step on a device of limited memory. One that ran out of it is not done again: it left the optimizer's state half made."""
+
+    fits = 1
 
     def run(self, probe):
         try:
-            super().run(probe)
-            fits = 1
+            if self.fits:
+                super().run(probe)
         except RuntimeError as error:
             if not lab.is_out_of_memory(error):
                 raise
-            fits = 0
-        probe.figure("fits", "1", fits)
+            self.fits = 0
+        probe.figure("fits", "1", self.fits)
 
 
 def prepare(cell, bench):
