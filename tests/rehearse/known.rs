@@ -119,6 +119,7 @@ for epoch in range(2):
         optimizer.zero_grad()
     best = copy.deepcopy(model.state_dict())
 keep(model, '/dev/null')
+EvalPrediction(best)
 ";
 
 const GOES: &str = "

@@ -952,6 +952,8 @@ if __name__ == '__main__':
     // Without workers the host loads, between its launches.
     let seen = rehearse(&["--gpu", "h100"], &script(0.5, 0, "None"));
     assert!(seen.json["time"]["loading"]["waits"].as_f64() > Some(0.5), "{}", seen.json["time"]["loading"]);
+    let said = seen.error();
+    assert!(said.contains("with the processor time of loading its data") && !said.contains("time: loading of data"), "{said}");
     // A fast one beside a step that takes a T4 a second: 13 TFLOP in fp32, of which it has 8 in a second.
     let layers = "torch.nn.Sequential(torch.nn.Linear(256, 4096), torch.nn.Linear(4096, 4096), torch.nn.Linear(4096, 10))";
     let large =

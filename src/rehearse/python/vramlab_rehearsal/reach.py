@@ -325,7 +325,8 @@ def _kind_of(file, call, saves, savers):
         name = call.func.id
         if name in saves:
             return "saving"
-        named = name.lower().lstrip("_")
+        # A class (EvalPrediction) is no evaluation.
+        named = name.lstrip("_")
         is_evaluation = named != "eval" and (named.startswith(("eval", "valid", "estimate_loss")) or named == "test")
         return "evaluation" if is_evaluation else None
     if not isinstance(call.func, ast.Attribute):

@@ -115,18 +115,22 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
             place_or_not(one.line.as_ref())
         )?;
     }
+    // What the host does between two launches is in its time.
+    let is_loaded_here = time.loading.as_ref().is_some_and(|loading| loading.workers == 0);
     if let Some(epoch) = &time.epoch {
         let cost = match (&time.cost, epoch.cost.map(|cost| cost.map(money))) {
             (Some(cost), Some([of, low, high])) => format!(" and {of} {} ({low} to {high})", cost.currency),
             _ => String::new(),
         };
         let (took, range) = (seconds(epoch.seconds), between(epoch.low_seconds, epoch.high_seconds));
-        writeln!(text, "  An epoch is {} steps: {took} ({range}){cost} without waiting for data (predicted).", epoch.steps)?;
+        let data = if is_loaded_here { "with the processor time of loading its data" } else { "without waiting for data" };
+        writeln!(text, "  An epoch is {} steps: {took} ({range}){cost} {data} (predicted).", epoch.steps)?;
     }
     if let Some(loading) = &time.loading {
         writeln!(text, "  {}.", loading.text())?;
     }
-    writeln!(text, "  Not included in the time: {}.", NOT_MODELLED.join(", "))
+    let missing = if is_loaded_here { &NOT_MODELLED[1..] } else { &NOT_MODELLED };
+    writeln!(text, "  Not included in the time: {}.", missing.join(", "))
 }
 
 /// Answers of several cards in one table.
