@@ -20,6 +20,7 @@ run NAME *FLAGS: (_known NAME) _setup
 # Run every experiment on the best device there is, then write report/
 [no-exit-message]
 run-all *FLAGS: _setup
+    @scripts/peers || echo "run-all: what needs these packages is left out" >&2
     cargo build --release
     @exec {{ quote(release / "vramlab") }} run-all "$@"
 
@@ -90,22 +91,13 @@ example python checkout: _setup
     @cargo build --release --quiet -p vramlab
     @scripts/example {{ quote(release / "vramlab") }} {{ quote(python) }} {{ quote(checkout) }}
 
-# Install what PyTorch's side of a comparison needs, torchvision above all, into .venv; then compare training steps with PyTorch's
-[no-exit-message]
-peers *FLAGS: _setup
+# Install what the experiments' steps in Python need beside torch, torchvision above all, into .venv
+peers: _setup
     @scripts/peers
-    @cargo build --release --quiet
-    @exec {{ quote(release / "vramlab") }} compare pytorch "$@"
 
-# Write what tests compare with PyTorch (tests/reference, tests/pixels) anew; needs `just peers`
+# Write what tests compare with PyTorch (tests/reference) anew; needs `just peers`
 references:
     @for script in tests/reference/make/*.py; do .venv/bin/python "$script"; done
-
-# Run ours and PyTorch's side by side: `just compare pytorch`, `just compare loader`
-[no-exit-message]
-compare *FLAGS: _setup
-    @cargo build --release --quiet
-    @exec {{ quote(release / "vramlab") }} compare "$@"
 
 # Play a trace of allocations on PyTorch's caching allocator
 [no-exit-message]

@@ -4,8 +4,7 @@
 //! save the device's memory, and that batches need fewer transfers than single samples.
 
 use harness::lab::*;
-use loader::*;
-use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 
 const FEATURES_ERROR: Metric = Metric::compared("features_error", "difference of features");
 
@@ -104,24 +103,25 @@ fn loading(cell: Loading, bench: &Bench) -> Result<Step> {
         How::Batches => batch,
         How::OneByOne => 1,
     };
-    let data = FnDataset::new(usize::try_from(samples)?, &[3, side, side], |index, _, into: &mut [f32]| {
-        // Cheap, and different for each sample and place.
-        into.iter_mut().enumerate().for_each(|(at, value)| *value = ((index * 7 + at) % 256) as f32 / 255.0);
-        Ok(0)
-    });
-    let (data, weight) = (Arc::new(data), bench.randn(&[3 * side * side, FEATURES]) / (side as f64));
-    let workers = usize::from(at_once < samples);
-    let config = Config { batch: usize::try_from(at_once)?, workers, prefetch: 2, shuffle: false, ..Config::default() };
+    let weight = bench.randn(&[3 * side * side, FEATURES]) / (side as f64);
     let is_dry = bench.platform == Platform::Dry;
     let step = Step::new(move |probe| {
         probe.at_rest();
+        let firsts = (0..samples).step_by(usize::try_from(at_once)?);
+        let count = |first| at_once.min(samples - first);
         let (sums, transfers) = if is_dry {
             // Nothing is computed there: only how much is moved at once matters, and no host memory need be filled with gigabytes for it.
-            let untouched = |first| Tensor::f_empty([at_once.min(samples - first), 3, side, side], (Kind::Float, Device::Cpu));
-            features((0..samples).step_by(usize::try_from(at_once)?).map(|first| Ok(untouched(first)?)), batch, &weight)?
+            let untouched = |first| Tensor::f_empty([count(first), 3, side, side], (Kind::Float, Device::Cpu));
+            features(firsts.map(|first| Ok(untouched(first)?)), batch, &weight)?
+        } else if how == How::Everything {
+            features(firsts.map(|first| made(first, count(first), side)), batch, &weight)?
         } else {
-            let mut loader = loader(&data, config)?;
-            features(loader.epoch(0)?.map(|batch| Ok(batch?.samples)), batch, &weight)?
+            // A worker that is two ahead, as PyTorch's is.
+            std::thread::scope(|scope| {
+                let (ready, loads) = sync_channel(1);
+                scope.spawn(move || firsts.map(|first| made(first, count(first), side)).try_for_each(|load| ready.send(load)));
+                features(loads.into_iter(), batch, &weight)
+            })?
         };
         probe.emit(TRANSFERS, transfers);
         probe.compare(FEATURES_ERROR, || Ok(vec![sums]))
@@ -130,8 +130,13 @@ fn loading(cell: Loading, bench: &Bench) -> Result<Step> {
     Ok(step.items(samples).timing(Timing { warm_up_steps: 2, samples: 5, ..Timing::default() }))
 }
 
-fn loader<D: Dataset>(data: &Arc<D>, config: Config) -> Result<Loader<D>> {
-    Loader::new(Arc::clone(data), config)
+/// So many samples from that one on.
+fn made(first: i64, count: i64, side: i64) -> Result<Tensor> {
+    let len = 3 * side * side;
+    // Cheap, and different for each sample and place.
+    let values: Vec<f32> =
+        (first..first + count).flat_map(|index| (0..len).map(move |at| ((index * 7 + at) % 256) as f32 / 255.0)).collect();
+    Ok(Tensor::f_from_slice(&values)?.f_reshape([count, 3, side, side])?)
 }
 
 /// Computes features of all samples as they come, of so many at once, and adds them up; and counts what is moved to the device.

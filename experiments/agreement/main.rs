@@ -2,8 +2,7 @@
 //!
 //! Readers use Python, so figures taken through Rust count for them as far as PyTorch gives the same. Here both run the same training
 //! steps, from a start that ours hands to the PyTorch reference: losses, gradients and updated parameters are compared across the two
-//! processes, bytes are counted on both sides by the same allocator, and times stand side by side. `vramlab compare pytorch` runs this and
-//! prints the table.
+//! processes, bytes are counted on both sides by the same allocator, and times stand side by side.
 
 mod bytes;
 mod claims;

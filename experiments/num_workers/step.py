@@ -1,14 +1,15 @@
-"""torch.utils.data.DataLoader on the job of experiments/num_workers.rs, from the same files; the job is told there."""
+"""torch.utils.data.DataLoader with several settings, for experiments/num_workers."""
 
 import os
 import time
-from pathlib import Path
 
 import lab
+import photographs
+import presets
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset
 
-BATCH = 16
+BATCH, CLASSES = 16, 8
 # Samples whose order a check compares.
 CHECKED = 64
 WAIT = 0.002
@@ -22,10 +23,7 @@ class Heavy(Dataset):
 
     def __init__(self, samples):
         transforms = lab.transforms()
-        folder = cache() / f"textured-v1-{samples}x500x375-in-8"
-        self.files = sorted(folder.glob("*/*.jpg"))
-        if len(self.files) != samples:
-            raise FileNotFoundError(f"{folder} has no {samples} images; the experiment's own cells make them, run those first")
+        self.files = photographs.made(samples)
         self.transform = transforms.Compose(
             [
                 transforms.RandomResizedCrop(224, antialias=True),
@@ -72,14 +70,6 @@ class Waiting(Dataset):
             long = (index * 0x9E3779B1 & 0xFFFFFFFF) >> 28 == 0
             time.sleep(WAIT if not self.jittering else WAIT * 8.5 if long else WAIT / 2)
         return torch.full((3, 224, 224), float(index)), index
-
-
-def cache():
-    """As cache_folder() in src/loader/src/textured.rs."""
-    for name, below in [("VRAMLAB_DATA", ""), ("XDG_CACHE_HOME", "vramlab"), ("HOME", ".cache/vramlab")]:
-        if os.environ.get(name):
-            return Path(os.environ[name]) / below
-    return Path("/tmp/vramlab")
 
 
 def workers(level):
@@ -142,6 +132,30 @@ class Loading:
 
     def outcome(self):
         return {"samples": self.given}
+
+
+class Training(Loading):
+    """An epoch of training, with loading as it comes."""
+
+    # An epoch is long enough to be measured by itself.
+    timing = lab.Timing(warm_up_steps=1, warm_up_seconds=0.0, samples=2, least_sample=0.0)
+    times_itself = False
+
+    def __init__(self, data, count, bench, network):
+        super().__init__(data, count, bench.seed)
+        self.device, self.net = bench.device, network().to(bench.device)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), 1e-3)
+        self.batches = loader(data, count, True, bench.seed)
+
+    def run(self, probe):
+        self.given = []
+        for samples, labels in self.batches:
+            self.given.append(labels)
+            targets = (labels % CLASSES).to(self.device)
+            loss = torch.nn.functional.cross_entropy(self.net(samples.to(self.device)), targets)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
 
 
 class Prefetching:
@@ -223,12 +237,29 @@ class Recipe:
         return {"samples": self.given}
 
 
+def pooled():
+    """So little that training waits for loading."""
+    return torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, CLASSES))
+
+
+def convolutions():
+    """So much on a CPU that loading waits for training."""
+    layers = [(3, 32, 7, 4), (32, 64, 3, 1), (64, 128, 3, 2)]
+    layers = [part for ins, outs, side, stride in layers for part in (torch.nn.Conv2d(ins, outs, side, stride, side // 2), torch.nn.ReLU())]
+    return torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(128, CLASSES))
+
+
+NETWORKS = {"pooled": pooled, "convolutions": convolutions, "resnet50": lambda: presets.train.MODELS["resnet50"]()}
+
+
 def prepare(cell, bench):
     if "prefetch" in cell:
         return Prefetching(cell.number("prefetch"), bench.seed)
     if "loader" in cell:
         return Recipe(Heavy(cell.number("samples")), cell["loader"], bench.seed)
     data = {"heavy": Heavy, "light": Light}[cell["transform"]](cell.number("samples"))
+    if "model" in cell:
+        return Training(data, workers(cell["workers"]), bench, NETWORKS[cell["model"]])
     return Loading(data, workers(cell["workers"]), bench.seed)
 
 

@@ -135,9 +135,6 @@ enum Lab {
     /// Run the most useful GPU experiments within a time budget and pack the results
     GpuDay(Rest),
 
-    /// Compare our training steps or data loader with PyTorch's
-    Compare(Rest),
-
     /// Replay a trace of allocations through PyTorch's caching allocator on a simulated GPU
     Replay(Rest),
 }

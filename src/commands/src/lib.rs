@@ -4,11 +4,8 @@
 #[macro_use]
 extern crate base;
 
-mod compare;
 mod gpu_day;
 mod replay;
-mod table;
 
-pub use compare::{CompareOptions, compare};
 pub use gpu_day::{GpuDayOptions, gpu_day};
 pub use replay::{ReplayOptions, replay};

@@ -32,11 +32,8 @@ enum LabCommand {
     /// Run the most useful GPU experiments within a time budget and pack the results
     GpuDay(commands::GpuDayOptions),
 
-    /// Run ours and PyTorch's side by side, and print both
-    Compare(commands::CompareOptions),
-
     /// Play a trace of allocations on PyTorch's caching allocator over a simulated GPU
-    Replay(commands::ReplayOptions),
+    Replay(Box<commands::ReplayOptions>),
 }
 
 fn main() -> ExitCode {
@@ -78,7 +75,6 @@ fn run(command: LabCommand) -> Result<u8> {
         }
         LabCommand::Doctor => harness::doctor::run().map(|()| 0),
         LabCommand::GpuDay(options) => commands::gpu_day(&options),
-        LabCommand::Compare(options) => commands::compare(&options),
         LabCommand::Replay(options) => commands::replay(&options).map(|()| 0),
     }
 }

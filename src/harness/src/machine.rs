@@ -428,22 +428,8 @@ fn visible(index: u32, setting: Option<&str>, uuids: &[String]) -> Result<u32> {
 }
 
 /// Variables of the environment that change figures begin so.
-const ENVIRONMENT: [&str; 13] = [
-    "PYTORCH_",
-    "TORCH_",
-    "OMP_",
-    "KMP_",
-    "MKL_",
-    "ONEDNN_",
-    "DNNL_",
-    "ATEN_",
-    "CUBLAS_",
-    "CUDA_",
-    "MALLOC_",
-    "GLIBC_TUNABLES",
-    // Whose images the experiment loader reads.
-    "VRAMLAB_IMAGES",
-];
+const ENVIRONMENT: [&str; 12] =
+    ["PYTORCH_", "TORCH_", "OMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_", "CUBLAS_", "CUDA_", "MALLOC_", "GLIBC_TUNABLES"];
 
 /// Settings that change figures and must agree between two runs of one comparison, and between both sides of a comparison with Python.
 ///

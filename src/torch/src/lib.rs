@@ -18,7 +18,7 @@ pub use grad_scaler::{GradScaler, Scalable, ScalerState};
 pub use held::held_at_peak;
 pub use inference::{inference_mode, is_inference};
 pub use native::{
-    CpuMemory, CudaMemory, Forked, MemoryFile, NativeError, OutsideMemory, allocations, batch_memory, clear_cuda_workspaces,
-    compiled_version, cpu_memory, cuda_memory, empty_cuda_cache, end_process, fork_process, keep_heap, limit_cpu_memory, load_cuda,
-    loaded_library, meter, panic_message, reset_cpu_peak, reset_cuda_peaks, settings, trim_heap, use_cpu_meter, vectors,
+    CpuMemory, CudaMemory, Forked, MemoryFile, NativeError, OutsideMemory, allocations, clear_cuda_workspaces, compiled_version,
+    cpu_memory, cuda_memory, empty_cuda_cache, end_process, fork_process, keep_heap, limit_cpu_memory, load_cuda, loaded_library,
+    meter, panic_message, reset_cpu_peak, reset_cuda_peaks, settings, trim_heap, use_cpu_meter, vectors,
 };

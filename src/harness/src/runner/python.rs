@@ -92,21 +92,6 @@ impl Python {
         format!("Python {}, torch {}", self.version, self.torch)
     }
 
-    /// The first of these modules that it cannot import, with its complaint; none where it has them all.
-    pub fn lacks(&self, modules: &[&str]) -> Option<String> {
-        modules.iter().find_map(|module| {
-            let asked = Command::new(&self.program).args(["-c", &format!("import {module}")]).stdin(Stdio::null()).output();
-            match asked {
-                Ok(asked) if asked.status.success() => None,
-                Ok(asked) => {
-                    let complaint = String::from_utf8_lossy(&asked.stderr);
-                    Some(format!("{module} ({})", complaint.lines().last().unwrap_or("it said nothing")))
-                }
-                Err(e) => Some(format!("{module} ({e})")),
-            }
-        })
-    }
-
     /// The command that runs the reference; what it is to do is still to be added.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);

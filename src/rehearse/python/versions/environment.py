@@ -19,7 +19,7 @@ from pathlib import Path
 
 CUDA = re.compile("nvidia-|cuda-")
 # Packages whose version follows from torch's.
-COMPANIONS = {"torchvision": "0.{}.*", "torchaudio": "2.{}.*"}
+COMPANIONS = {"torchvision": "0.{0}.*,<=0.{0}.{1}", "torchaudio": "2.{0}.*,<=2.{0}.{1}"}
 
 
 def lines(*command):
@@ -32,14 +32,28 @@ def symbols(flag, files):
     return {name: version.lstrip("@") for name, _, version in (symbol.partition("@") for symbol in found)}
 
 
-def stand_in(torch):
+def stand_in(packages):
+    torch, cudnn = packages / "torch", packages / "nvidia/cudnn/lib"
     lib = torch / "lib"
     files = [str(file) for file in [*lib.glob("*.so*"), *torch.glob("_C*.so")]]
     defined = symbols("--defined-only", files)
     missing = {name: version for name, version in symbols("--undefined-only", files).items() if name not in defined}
-    functions = {name: version for name, version in missing.items() if re.match("cu|nccl|nv|__cuda", name)}
+    is_stood_in = re.compile("cu(?!dnn)|nccl|nv|__cuda" if cudnn.exists() else "cu|nccl|nv|__cuda")
+    functions = {name: version for name, version in missing.items() if is_stood_in.match(name)}
+    # cuDNN itself looks these up, and ends the process where one is not there.
+    looked_up = {name.decode() for file in cudnn.glob("*.so*") for name in re.findall(rb"\0((?:cublasLt|nvrtc)\w+)(?=\0)", file.read_bytes())}
+    functions = {name: "" for name in looked_up} | functions
     # CUDA's and cuDNN's codes for an error.
-    source = "".join(f"int {name}(void) {{ return 1; }}\n" for name in functions)
+    bodies = {name: f"int {name}(void) {{ return 1; }}" for name in functions}
+    # PyTorch chooses by cuDNN's version whether it asks it at all, and refuses another than its own.
+    (about,) = packages.glob("torch-*.dist-info/METADATA")
+    asked = re.search(r"nvidia-cudnn-cu\d+ ?\(?==(\d+)\.(\d+)\.(\d+)", about.read_text())
+    if asked and not cudnn.exists():
+        major, minor, patch = map(int, asked.groups())
+        bodies["cudnnGetVersion"] = f"unsigned long cudnnGetVersion(void) {{ return {major * 10000 + minor * 100 + patch}; }}"
+        parts = f"(int[]){{{major}, {minor}, {patch}}}"
+        bodies["cudnnGetProperty"] = f"int cudnnGetProperty(int part, int* value) {{ *value = {parts}[part]; return 0; }}"
+    source = "\n".join(bodies.values())
     versions = {version: [name for name in functions if functions[name] == version] for version in functions.values()}
     script = lib / "stand_in.map"
     script.write_text("".join(f"{version or 'UNVERSIONED'} {{ {'; '.join(names)}; }};\n" for version, names in versions.items()))
@@ -48,7 +62,8 @@ def stand_in(torch):
     subprocess.run(command, input=source, text=True, check=True)
     needed = {name for file in files for name in re.findall(r"NEEDED\s+(\S+)", "\n".join(lines("objdump", "-p", file)))}
     for name in needed:
-        if re.match("lib(cu|nccl|nv)", name) and name != "libcuda.so.1" and not (lib / name).exists():
+        is_here = name == "libcuda.so.1" or (lib / name).exists() or (cudnn / name).exists()
+        if re.match("lib(cu|nccl|nv)", name) and not is_here:
             (lib / name).symlink_to(made.name)
 
 
@@ -79,11 +94,11 @@ def missing(wanted, without):
             needs = [Requirement(need) for need in there.requires or []]
             todo += [need for need in needs if not need.marker or any(need.marker.evaluate({"extra": extra}) for extra in extras)]
     torch = next((Requirement(text) for text in wanted if text.startswith("torch==")), None)
-    minor = re.match(r"==2\.(\d+)", str(torch.specifier)) if torch else None
-    for name, version in COMPANIONS.items() if minor else ():
+    release = re.match(r"==2\.(\d+)\.(\d+)", str(torch.specifier)) if torch else None
+    for name, version in COMPANIONS.items() if release else ():
         there = distribution(name)
         needs = [Requirement(need) for need in there.requires or []] if there else []
-        version = version.format(int(minor[1]) + (15 if name == "torchvision" else 0))
+        version = version.format(int(release[1]) + (15 if name == "torchvision" else 0), release[2])
         if any(need.name == "torch" and not need.specifier.contains(torch.specifier.__str__()[2:]) for need in needs):
             found.append(f"{name}=={version}")
     return found
@@ -141,7 +156,7 @@ def make(options):
             sys.exit(f"what is installed does not meet what it requires: {' '.join(wanted)}")
         wanted = json.loads(left[-1])
     if (packages / "torch" / "lib").is_dir():
-        stand_in(packages / "torch")
+        stand_in(packages)
 
 
 def main():

@@ -159,7 +159,7 @@ def label_all():
     # What a step that ran out of memory had made.
     for optimizer in list(_optimizers):
         state(optimizer)
-    _label_averages()
+    _label_unused()
 
 
 @guarded("labels of tensors of some classes")
@@ -168,26 +168,45 @@ def _is_ours_to_look_at(tensor):
     return tensor.is_cuda and not tensor.is_inference()
 
 
-@guarded("labels of weights' averages")
+@guarded("labels of weights that no forward pass went through")
 @past_their_classes
-def _label_averages():
-    """Weights that no forward pass went through, such as a moving average's, are no data where they came from the host."""
+def _label_unused():
+    """A moving average's are copies, and no data where they came from the host; others are parameters as any."""
     from torch._subclasses import FakeTensor
 
+    objects = gc.get_objects()
     # Not isinstance, which asks a script's lazy objects for their class. The compiler's fake tensors have no memory.
-    kinds = (each for each in gc.get_objects() if issubclass(type(each), torch.Tensor) and not issubclass(type(each), FakeTensor))
+    kinds = (each for each in objects if issubclass(type(each), torch.Tensor) and not issubclass(type(each), FakeTensor))
     # What was made in inference mode has no version.
     tensors = [each for each in kinds if _is_ours_to_look_at(each)]
     shapes = {each.shape for each in tensors if isinstance(each, torch.nn.Parameter)}
-    of_roots = {each.shape for root in list(_roots) for each in root.parameters()}
+    roots = [list(root.parameters()) for root in list(_roots)]
+    of_roots = {each.shape for root in roots for each in root}
+    named = _unused_parameters(objects, roots)
     for each in tensors:
         # A plain tensor is one where it was written to and has a parameter's shape.
         plain = type(each) is torch.Tensor and not each.is_nested and each.is_leaf and not each.requires_grad
         if isinstance(each, torch.nn.Parameter):
-            _label(each, WEIGHT_COPY if each.shape in of_roots else PARAMETER, "")
+            name = named.get(id(each), "")
+            _label(each, PARAMETER if name or each.shape not in of_roots else WEIGHT_COPY, name)
         elif plain and each._version > 0 and each.shape in shapes:
             _label(each, WEIGHT_COPY, "")
     _tell()
+
+
+def _unused_parameters(objects, roots):
+    """Names of parameters by their outermost module, of those that no root has and that are no whole copy of a root's."""
+    modules = [each for each in objects if issubclass(type(each), torch.nn.Module) and "_modules" in vars(each)]
+    inner = {id(child) for module in modules for child in module._modules.values()}
+    copied = [[each.shape for each in root] for root in roots]
+    seen = {id(each) for root in roots for each in root}
+    for module in modules:
+        parameters = list(module.parameters())
+        if [each.shape for each in parameters] in copied:
+            seen.update(map(id, parameters))
+    outermost = (module for module in modules if id(module) not in inner)
+    every = ((type(module).__name__, *of) for module in outermost for of in module.named_parameters())
+    return {id(each): _plain(f"{kind}.{name}") for kind, name, each in every if id(each) not in seen}
 
 
 def label_as(category, tensors, name=""):

@@ -56,11 +56,11 @@ def _whole_beams(module):
 def _begins(root, arguments, named):
     """Before the forward pass of an outermost module that has parameters."""
     global _passes, _caches
-    flags = (torch.is_grad_enabled() and WITH_GRADIENTS) | (root.training and IN_TRAINING)
+    flags = (_keeps_graph(root, (arguments, named)) and WITH_GRADIENTS) | (root.training and IN_TRAINING)
     phase, size = device.FORWARD, reach.size_of(torch, (*arguments, *named.values()))
     given = (*zip(_parameters_of(type(root)), arguments), *named.items())
     _caches = [value for name, value in given if value is not None and _CACHE.search(name)]
-    if not flags & WITH_GRADIENTS:
+    if not torch.is_grad_enabled():
         # Of text, or with a cache: segment-anything generates masks.
         is_of_tokens = size[1] > 0 or bool(_caches)
         phase = device.GENERATION if is_of_tokens and reach.is_generating(sys._getframe(1)) else device.EVALUATION
@@ -74,6 +74,13 @@ def _begins(root, arguments, named):
     # What a variable holds seldom changes later.
     if _passes <= 8 or _passes & (_passes - 1) == 0:
         look_at_variables()
+
+
+@labels.past_their_classes
+def _keeps_graph(root, given):
+    """Whether the pass keeps what a backward pass needs: not that of a frozen module, whatever the mode."""
+    tensors = itertools.chain(root.parameters(), _tensors_in(given, DEEPEST)) if torch.is_grad_enabled() else ()
+    return any(each.requires_grad for each in tensors)
 
 
 def _parameters_of(kind):

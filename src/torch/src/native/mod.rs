@@ -3,7 +3,6 @@
 
 pub mod allocations;
 pub mod amp;
-pub mod batch_memory;
 pub mod dry;
 mod heap;
 mod inference;

@@ -149,7 +149,9 @@ impl Environments<'_> {
     pub fn with(&self, pins: &[Pin]) -> Result<Environment> {
         let all = folder()?;
         let mut names: Vec<String> = pins.iter().map(Pin::to_string).collect();
-        let key = format!("{names:?} {:?} {}", self.python, self.base.python.display());
+        let maker = libraries()?.folder.join("python/versions/environment.py");
+        let made_by = fs::read_to_string(&maker).with_context(|| format!("reading {}", maker.display()))?;
+        let key = format!("{names:?} {:?} {} {made_by}", self.python, self.base.python.display());
         let hash = format!("{:x}", Sha256::digest(key));
         let name = format!("{}-{}", names.join("-").replace(['[', ']', ','], "-").replace("==", "-"), &hash[..12]);
         let (folder, whole) = (all.join(&name), all.join(&name).join("whole"));
@@ -166,7 +168,7 @@ impl Environments<'_> {
             let uv = in_path(OsStr::new("uv"));
             (self.progress)(&format!("installing {} by {}", names.join(" "), if uv.is_some() { "uv" } else { "pip" }));
             let mut command = Command::new(&self.base.python);
-            command.arg(libraries()?.folder.join("python/versions/environment.py")).arg(&folder).arg("--beside");
+            command.arg(maker).arg(&folder).arg("--beside");
             command.args(self.python.iter().map(|version| format!("--python={version}")));
             command.args(uv.iter().map(|uv| format!("--uv={}", uv.display())));
             command.args(names.drain(..)).env_remove("PYTHONPATH").stdin(Stdio::null());

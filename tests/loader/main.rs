@@ -1,5 +1,0 @@
-//! The loader, beside PyTorch's.
-
-mod batches;
-mod decoding;
-mod reference;
