@@ -390,8 +390,8 @@ fn a_script_gets_pytorchs_own_snapshots() {
 }
 
 #[test]
-fn averages_of_weights_that_came_from_the_host_are_no_data() {
-    let script = include_str!("scripts/averages_of_weights_that_came_from_the_host_are_no_data.py");
+fn averages_of_weights_are_copies_and_parts_that_no_pass_went_through_are_parameters() {
+    let script = include_str!("scripts/averages_of_weights_are_copies_and_parts_that_no_pass_went_through_are_parameters.py");
     let seen = rehearse(&["--gpu", "24GiB"], script);
     let weight = 1024 * 1024 * 4;
     assert_eq!(
@@ -400,7 +400,11 @@ fn averages_of_weights_that_came_from_the_host_are_no_data() {
         "{}",
         seen.json["processes"][0]["peak"]
     );
-    assert_eq!((seen.category("parameters"), seen.category("optimizer state")), (weight, 2 * weight));
+    let coder = 2 * weight + (512 + 1024) * 4 + (1 << 20);
+    assert_eq!((seen.category("parameters"), seen.category("optimizer state")), (weight + coder, 2 * weight));
+    let process = &seen.json["processes"][0];
+    let modules = process["peak"]["modules"].to_string();
+    assert!(modules.contains("ModuleDict.decoder") && process["needless_graphs"].is_null(), "{process}");
 }
 
 #[test]

@@ -145,12 +145,23 @@ def label_root(root):
     for name, parameter in root.named_parameters():
         name = _parameters.setdefault(id(parameter), _plain(f"{kind}.{name}"))
         _label(parameter, PARAMETER, name)
+        for scale in _scales(getattr(parameter, "quant_state", None)):
+            _label(scale, PARAMETER, name)
         if parameter.grad is not None:
             _label(parameter.grad, GRADIENT, name)
     for name, buffer in root.named_buffers():
         _label(buffer, BUFFER, _plain(f"{kind}.{name}"))
     _tell()
     label_caches_of(root)
+
+
+def _scales(state):
+    """What bitsandbytes keeps beside a weight in 4 bits: scales, and theirs."""
+    for each in vars(state).values() if state is not None else ():
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif type(each) is type(state):
+            yield from _scales(each)
 
 
 def label_all():

@@ -92,6 +92,9 @@ def _enters(root, arguments, named):
     """Before the forward pass of an outermost module."""
     import torch
 
+    # What checkpointing computes again is no pass of its own.
+    if torch._C._current_graph_task_id() != -1:
+        return
     model = id(next(root.parameters(), None))
     if not torch.is_grad_enabled():
         if is_generating(sys._getframe(1)):
@@ -108,8 +111,8 @@ def _enters(root, arguments, named):
         if isinstance(value, torch.Tensor):
             padding.given(value)
         _see(torch, (type(root).__name__, name), value)
-    # Not what checkpointing computes again, nor a loss, which has no parameters.
-    if model != id(None) and torch._C._current_graph_task_id() == -1:
+    # Not a loss, which has no parameters.
+    if model != id(None):
         _count(torch, model, named)
 
 
