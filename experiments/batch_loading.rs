@@ -4,7 +4,7 @@
 //! save the device's memory, and that batches need fewer transfers than single samples.
 
 use harness::lab::*;
-use std::sync::mpsc::sync_channel;
+use std::collections::VecDeque;
 
 const FEATURES_ERROR: Metric = Metric::compared("features_error", "difference of features");
 
@@ -116,12 +116,15 @@ fn loading(cell: Loading, bench: &Bench) -> Result<Step> {
         } else if how == How::Everything {
             features(firsts.map(|first| made(first, count(first), side)), batch, &weight)?
         } else {
-            // A worker that is two ahead, as PyTorch's is.
-            std::thread::scope(|scope| {
-                let (ready, loads) = sync_channel(1);
-                scope.spawn(move || firsts.map(|first| made(first, count(first), side)).try_for_each(|load| ready.send(load)));
-                features(loads.into_iter(), batch, &weight)
-            })?
+            // As many lie ready as PyTorch's worker has; they are made in turn, so that the bytes are the same each time.
+            let mut loads = firsts.map(|first| made(first, count(first), side));
+            let mut ready: VecDeque<Result<Tensor>> = loads.by_ref().take(2).collect();
+            let next = || {
+                let load = ready.pop_front();
+                ready.extend(loads.next());
+                load
+            };
+            features(std::iter::from_fn(next), batch, &weight)?
         };
         probe.emit(TRANSFERS, transfers);
         probe.compare(FEATURES_ERROR, || Ok(vec![sums]))
