@@ -439,6 +439,34 @@ fn lines_are_those_outside_of_pytorch() {
     assert!(seen.error().contains("at      models/mlp.py:4 (forward)"), "{}", seen.error());
 }
 
+#[test]
+fn a_library_that_is_started_itself_is_told_what_its_loop_does_not_reach() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("site-packages/trainer");
+    std::fs::create_dir_all(&library).unwrap();
+    let script = "
+import torch
+def train(model, optimizer):
+    for _ in range(5):
+        model(torch.randn(4, 64, device='cuda')).sum().backward()
+        optimizer.step()
+    model.eval()
+    torch.save(model.state_dict(), '/dev/null')
+";
+    let main = "import torch
+from trainer.loop import train
+model = torch.nn.Linear(64, 64).cuda()
+train(model, torch.optim.SGD(model.parameters(), 0.1))
+";
+    for (name, text) in [("loop.py", script), ("__main__.py", main), ("other.py", script)] {
+        std::fs::write(library.join(name), text).unwrap();
+    }
+    let start = format!("cd {} && exec {} -m trainer", library.parent().unwrap().display(), common::python().display());
+    let seen = command(&[], &["sh", "-c", &start]);
+    let told: Vec<String> = seen.json["processes"][0]["unreached"].as_array().unwrap().iter().map(|row| row["what"].to_string()).collect();
+    assert_eq!(told, ["\"model.eval()\"", "\"torch.save(...)\""], "{}", seen.error());
+}
+
 /// As an extension built by nvcc: it registers its kernels, launches one, gives one a tensor's address to write to, and asks its CUDA runtime
 /// for something that needs a GPU.
 const EXTENSION: &str = r#"

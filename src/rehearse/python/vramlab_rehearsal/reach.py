@@ -6,6 +6,7 @@ import collections.abc
 import functools
 import gc
 import os
+import re
 import sys
 import weakref
 
@@ -207,7 +208,7 @@ def tell():
     for loader in gc.get_objects():
         if issubclass(type(loader), torch.utils.data.DataLoader) and loader not in _iterated and id(loader) in names:
             found.setdefault("evaluation", []).append((f"nothing was read from the DataLoader {names[id(loader)]}", "", 0))
-    for file in own_files():
+    for file in dict.fromkeys((*own_files(), *_of_started_library())):
         _of_source(file, found)
     known = {(file, line) for evidence in found.values() for _, file, line in evidence}
     rest = [(what, file, line) for what, file, line in later.of_frames(sys._getframe(1), is_own, parsed) if (file, line) not in known]
@@ -233,6 +234,17 @@ def _trainers_in_frames():
             names.update((id(value), name) for name, value in variables.items())
         frame = frame.f_back
     return {id(trainer): trainer for trainer in trainers}.values(), names
+
+
+def _of_started_library():
+    """Files in which the loop stands, where a library is started itself, by a command of its own or `python -m`."""
+    files, frame = [], sys._getframe(1)
+    while frame is not None:
+        files.append(os.path.abspath(frame.f_code.co_filename))
+        frame = frame.f_back
+    files = [file for file in files if file.endswith(".py") and "/vramlab_rehearsal/" not in file]
+    found = re.match(r".*/(?:site|dist)-packages/[^/]+/", files[-1]) if files else None
+    return [file for file in files if found and file.startswith(found[0])]
 
 
 def _of_trainer(trainer, found):
