@@ -117,7 +117,7 @@ for epoch in range(2):
         model(torch.randn(8 * (1 if i < 10 else 20), 64, device='cuda')).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-    best = copy.deepcopy(model.state_dict())
+    wait_for_everyone(); best = copy.deepcopy(model.state_dict())
 keep(model, '/dev/null')
 EvalPrediction(best)
 ";

@@ -129,7 +129,7 @@ fn what_if_of_inference_tries_what_helps_there() {
 
 /// Stand-ins are found before what is installed: they are packages of their own.
 fn come_first(folder: &Path, packages: [&str; 2]) {
-    packages.map(|package| std::fs::write(folder.join(package).join("__init__.py"), "").unwrap());
+    packages.iter().for_each(|package| std::fs::write(folder.join(package).join("__init__.py"), "").unwrap());
 }
 
 /// What stands in for transformers and diffusers: a class that generates by a cache it is told, and one that decodes images.

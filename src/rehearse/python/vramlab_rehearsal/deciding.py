@@ -10,7 +10,7 @@ import sys
 HARMLESS = """log print write plot meter metric score accuracy scalar track report record save dump info debug warn error postfix description append extend
 add update item float int str round format isnan isfinite isinf exp sqrt mean std sum step reduce numpy cpu tolist detach len min max abs clip clamp
 median percentile math synchronize time exit zip enumerate sorted dict list tuple backward scale unscale zero_grad array get bool isinstance
-item join items values keys square pow norm stack cat callback flush close set_ perplexity""".split()
+item join items values keys square pow norm stack cat callback flush close set_ perplexity wait barrier""".split()
 
 
 def name_of(call):
