@@ -11,6 +11,7 @@ import csv
 import datetime
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,14 +28,21 @@ CHANGED = ["case", "before", "after", "bytes", "change", "line", "source", "modu
 
 
 class Case:
-    """A script, and the versions of a package that it is rehearsed with; a sweep prints 'peak NAME: BYTES' for each of its parts."""
+    """A script, and the versions of a package that it is rehearsed with, beside one version of another; a sweep prints 'peak NAME: BYTES' for
+    each of its parts."""
 
-    def __init__(self, package, versions, script, *words, flags=("--steps", "all"), gpu="a100-80g", is_sweep=False):
-        self.package, self.versions, self.is_sweep = package, versions.split(), is_sweep
+    def __init__(self, package, versions, script, *words, flags=("--steps", "all"), gpu="a100-80g", is_sweep=False, beside=""):
+        self.package, self.versions, self.is_sweep, self.beside = package, versions.split(), is_sweep, beside
         self.command = [script if isinstance(script, Path) else HERE / script, *words]
         self.flags = ["--gpu", gpu, *flags]
 
+    def kept_as(self, version):
+        """The name, without its ending, of what `vramlab versions` keeps of a version."""
+        return "_".join(pin.replace("=", "-") for pin in [f"{self.package}={version}", self.beside] if pin)
 
+
+# What PyTorch 2.8 to 2.10 for CUDA 12 ask for; an environment has it only if it is asked for.
+CUDNN = "nvidia-cudnn-cu12=9.10.2.21"
 TRANSFORMERS = "4.50.3 5.24.0 4.57.6 5.0.0 4.53.3 5.8.1 4.55.4 5.16.1"
 CASES = {
     "int8_function compiled": Case("torch", TORCH, "int8_function.py", "compile", gpu="rtx-4090"),
@@ -49,6 +57,14 @@ CASES = {
         for model, batch in [("gpt2", "8"), ("bert-base", "8"), ("vit-l16", "16"), ("resnet50", "32"), ("llama-1b", "1"), ("sd-unet", "1")]
     },
     # Threads of others. They want packages of their time: --python with reported/requirements.txt.
+    "pytorch#166643": Case("torch", "2.8.0 2.9.0 2.9.1 2.10.0", "reported/conv3d.py", "bfloat16", gpu="h100", beside=CUDNN),
+    "pytorch#166643 float32": Case("torch", "2.8.0 2.9.1", "reported/conv3d.py", "float32", gpu="h100", beside=CUDNN),
+    "pytorch#166643 cuDNN 9.15": Case("torch", "2.9.1", "reported/conv3d.py", "bfloat16", beside="nvidia-cudnn-cu12=9.15.1.9"),
+    "pytorch#177406": Case("torch", "2.8.0 2.9.1 2.10.0", "reported/qwen_vae.py", gpu="rtx-4090", beside=CUDNN),
+    "pytorch#166790": Case("torch", "2.8.0 2.9.0 2.10.0", "reported/registration.py", beside=CUDNN),
+    "transformers#25709": Case("transformers", "4.31.0 4.32.0 4.33.3", "reported/mask2former.py"),
+    "transformers#28024": Case("transformers", "4.34.1 4.35.0 4.35.2 4.36.0 4.36.2", "reported/checkpointed.py", gpu="a10g"),
+    "transformers#30010": Case("transformers", "4.37.2 4.38.2 4.39.3 4.40.2", "reported/qlora.py", flags=(), gpu="rtx-4090"),
     "trl#876": Case("trl", "0.7.1 0.7.2", "reported/sft.py", "mistral", "4", gpu="a100-40g", flags=()),
     "trl#999": Case("trl", "0.5.0 0.7.4", "reported/sft.py", "gpt2", "4", gpu="a100-80g", flags=()),
     "trl#1168": Case("trl", "0.7.1 0.7.7", "reported/sft.py", "llama", "4", gpu="a100-40g", flags=()),
@@ -103,19 +119,28 @@ class Records:
         self.rows.sort(key=lambda row: (row["case"], numbers(row["version"])))
 
 
+def folder(name):
+    """Where `vramlab versions` keeps a case's answers, of one command with one set of flags."""
+    return OUT / name.replace(" ", "-").replace("/", "-")
+
+
 def numbers(version):
     return [int(part) for part in re.findall(r"\d+", version.partition("==")[2])]
 
 
 def rehearsed(options, name, case, version):
     """The rows of a case with a version: one, or of a sweep one for each part."""
-    out = OUT / name.replace(" ", "-").replace("/", "-")
+    out = folder(name)
     words = [options.vramlab, "versions", *case.flags, "--package", f"{case.package}={version}", "--out", out, "--cache-size", options.cache_size]
-    subprocess.run([*map(str, words), "--", options.python, *map(str, case.command)], stdout=subprocess.DEVNULL)
+    words += ["--package", case.beside] if case.beside else []
+    done = subprocess.run([*map(str, words), "--", options.python, *map(str, case.command)], stdout=subprocess.DEVNULL)
+    # There are figures, or there are none for this version.
+    if done.returncode not in (0, 2):
+        sys.exit(f"{name} with {case.package} {version} was not rehearsed; is {out} of another command?")
     found = json.loads((out / "versions.json").read_text())["rows"][0]
     row = {**found, "case": name, "version": f"{case.package}=={version}", "date": datetime.date.today()}
     yield row
-    log = out / f"{case.package}-{version}.log"
+    log = out / f"{case.kept_as(version)}.log"
     if case.is_sweep and not found.get("missing"):
         for part, said in re.findall(r"^peak (.+?): (.+)$", log.read_text(), re.M):
             peak, missing = (int(said), "") if said.isdigit() else (None, said.removeprefix("none, "))
@@ -124,7 +149,7 @@ def rehearsed(options, name, case, version):
 
 def explain(options, records, name, case):
     """The lines of each jump, of answers that are there; others stay as they are while their versions follow each other."""
-    out = OUT / name.replace(" ", "-").replace("/", "-")
+    out = folder(name)
     ended = [row for row in records.of(name) if row["peak_allocated"] and row["verdict"] != "does_not_fit"]
     lines = {(row["version"], after["version"]): [] for row, after in zip(ended, ended[1:])}
     for row in records.jumps:
@@ -132,7 +157,7 @@ def explain(options, records, name, case):
             lines[pair].append(row)
     for before, after in zip(ended, ended[1:]):
         old, new = int(before["peak_allocated"]), int(after["peak_allocated"])
-        answers = [out / (row["version"].replace("==", "-") + ".json") for row in (before, after)]
+        answers = [out / (case.kept_as(row["version"].partition("==")[2]) + ".json") for row in (before, after)]
         if abs(new / old - 1) < JUMP or abs(new - old) < SMALL or not all(file.exists() for file in answers):
             continue
         told = subprocess.run([options.vramlab, "diff", "--json", "-", *answers], capture_output=True, text=True, check=True)
@@ -153,6 +178,8 @@ def main():
     options.add_argument("cases", nargs="*", metavar="CASE", default=list(CASES))
     options = options.parse_args()
     wanted = {key: case for name in options.cases for key, case in find(name).items()}
+    for name in wanted if options.again else ():
+        shutil.rmtree(folder(name), ignore_errors=True)
     turns = list(dict.fromkeys((case.package, version) for case in wanted.values() for version in case.versions))
     for package, version in turns:
         for name, case in wanted.items():
