@@ -83,7 +83,8 @@ def rehearse(entry, options):
     seconds = round(time.monotonic() - began, 1)
     found = json.loads(answer.read_text()) if answer.exists() else {}
     processes = found.get("processes") or [{}]
-    meters = [int(file.read_text()) for file in out.rglob("*.meters")]
+    # Of the process that the answer's figures are of.
+    meters = [int(file.read_text()) for file in out.rglob(f"{processes[0].get('process')}.meters")]
     rate = round((found.get("time") or {}).get("tokens_per_second") or 0) or ""
     version = entry.get("commit") or installed(environment, project)
     exception = next((one["exception"] for one in processes if one.get("exception")), None)
