@@ -463,7 +463,8 @@ train(model, torch.optim.SGD(model.parameters(), 0.1))
     }
     let start = format!("cd {} && exec {} -m trainer", library.parent().unwrap().display(), common::python().display());
     let seen = command(&[], &["sh", "-c", &start]);
-    let told: Vec<String> = seen.json["processes"][0]["unreached"].as_array().unwrap().iter().map(|row| row["what"].to_string()).collect();
+    let told: Vec<String> =
+        seen.json["processes"][0]["unreached"].as_array().unwrap().iter().map(|row| row["what"].to_string()).collect();
     assert_eq!(told, ["\"model.eval()\"", "\"torch.save(...)\""], "{}", seen.error());
 }
 
