@@ -56,7 +56,8 @@ CASES = {
         ]
         for model, batch in [("gpt2", "8"), ("bert-base", "8"), ("vit-l16", "16"), ("resnet50", "32"), ("llama-1b", "1"), ("sd-unet", "1")]
     },
-    # Threads of others. They want packages of their time: --python with reported/requirements.txt.
+    # Threads of others. They want packages of their time: --python with reported/requirements.txt, those of transformers with
+    # requirements-transformers.txt; pytorch#177406 wants diffusers 0.42.
     "pytorch#166643": Case("torch", "2.8.0 2.9.0 2.9.1 2.10.0", "reported/conv3d.py", "bfloat16", gpu="h100", beside=CUDNN),
     "pytorch#166643 float32": Case("torch", "2.8.0 2.9.1", "reported/conv3d.py", "float32", gpu="h100", beside=CUDNN),
     "pytorch#166643 cuDNN 9.15": Case("torch", "2.9.1", "reported/conv3d.py", "bfloat16", beside="nvidia-cudnn-cu12=9.15.1.9"),
@@ -64,6 +65,7 @@ CASES = {
     "pytorch#166790": Case("torch", "2.8.0 2.9.0 2.10.0", "reported/registration.py", beside=CUDNN),
     "transformers#25709": Case("transformers", "4.31.0 4.32.0 4.33.3", "reported/mask2former.py"),
     "transformers#28024": Case("transformers", "4.34.1 4.35.0 4.35.2 4.36.0 4.36.2", "reported/checkpointed.py", gpu="a10g"),
+    "transformers#28339": Case("transformers", "4.36.2 4.37.0", "reported/mixtral.py", flags=()),
     "transformers#30010": Case("transformers", "4.37.2 4.38.2 4.39.3 4.40.2", "reported/qlora.py", flags=(), gpu="rtx-4090"),
     "trl#876": Case("trl", "0.7.1 0.7.2", "reported/sft.py", "mistral", "4", gpu="a100-40g", flags=()),
     "trl#999": Case("trl", "0.5.0 0.7.4", "reported/sft.py", "gpt2", "4", gpu="a100-80g", flags=()),

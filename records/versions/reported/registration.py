@@ -30,8 +30,7 @@ class Registration(nn.Module):
         return self.end(x)
 
 
-pair = torch.randn(2, 1, 1, 256, 256, 256).to("cuda")
-model = Registration().to("cuda")
+pair, model = torch.randn(2, 1, 1, 256, 256, 256).to("cuda"), Registration().to("cuda")
 optimizer = torch.optim.Adam(model.parameters())
 for step in range(3):
     with torch.autocast("cuda"):
@@ -39,4 +38,3 @@ for step in range(3):
     flow.float().square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-print(torch.__version__, torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())

@@ -1,15 +1,11 @@
 """sft.py MODEL BITS: trl#876, #999 and #1168: SFTTrainer on a quantized model with LoRA, and none of its arguments about checkpoints given.
 
-The model has its published width and fewer layers, and weights of zeros: its file has a hole in their place. One sentence of 1024 words is the data.
+The model has its published width and fewer layers, and weights of zeros. One sentence of 1024 words is the data.
 """
-import json
-import pathlib
-import struct
 import sys
-import tempfile
 
 import torch
-import transformers
+import zeros
 from datasets import Dataset
 from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -24,19 +20,7 @@ SIZES = {
 }
 TARGETS = {"gpt2": ["c_attn"], "mistral": ["q_proj", "v_proj"], "llama": ["q_proj", "v_proj"]}
 config = AutoConfig.for_model(FAMILY, **SIZES[FAMILY])
-folder = pathlib.Path(tempfile.mkdtemp())
-config.architectures = [transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[FAMILY]]
-config.save_pretrained(folder)
-with torch.device("meta"):
-    sizes = {name: list(tensor.shape) for name, tensor in AutoModelForCausalLM.from_config(config).state_dict().items()}
-header, at = {"__metadata__": {"format": "pt"}}, 0
-for name, shape in sizes.items():
-    end = at + 2 * torch.Size(shape).numel()
-    header[name], at = {"dtype": "BF16", "shape": shape, "data_offsets": [at, end]}, end
-text = json.dumps(header).encode()
-with open(folder / "model.safetensors", "wb") as file:
-    file.write(struct.pack("<Q", len(text)) + text)
-    file.truncate(8 + len(text) + at)
+folder = zeros.model(config)
 
 words = Tokenizer(models.WordLevel({"a": 0, "</s>": 1}, unk_token="a"))
 words.pre_tokenizer = pre_tokenizers.Whitespace()
