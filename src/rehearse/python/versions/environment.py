@@ -45,6 +45,8 @@ def stand_in(packages):
     functions = {name: "" for name in looked_up} | functions
     # CUDA's and cuDNN's codes for an error.
     bodies = {name: f"int {name}(void) {{ return 1; }}" for name in functions}
+    said = 'return "this library is not in an environment of vramlab";'
+    bodies |= {name: f"const char* {name}(void) {{ {said} }}" for name in functions if name.endswith("ErrorString")}
     # PyTorch chooses by cuDNN's version whether it asks it at all, and refuses another than its own.
     (about,) = packages.glob("torch-*.dist-info/METADATA")
     asked = re.search(r"nvidia-cudnn-cu\d+ ?\(?==(\d+)\.(\d+)\.(\d+)", about.read_text())
