@@ -92,6 +92,36 @@ if math.isnan(loss.item()): break
     }
 }
 
+/// As imagenet's: the measured accuracy decides only whether a checkpoint is copied, whatever else the function was given.
+const MEASURED: &str = "import torch, shutil
+class Meter:
+    def update(self, value): self.sum = value
+    def reduced(self): return torch.tensor([self.sum])
+meter = Meter()
+def validate(loader, model):
+    for x in loader:
+        meter.update(model(x).item())
+    return meter.sum
+if validate(loader, model) > best: shutil.copyfile('a', 'b')
+";
+
+#[test]
+fn what_a_function_returns_says_nothing_of_what_it_was_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let decides = |text: &str| {
+        let file = folder.path().join("main.py");
+        std::fs::write(&file, text).unwrap();
+        let program =
+            "import json, sys; sys.path.insert(0, sys.argv[1]); import deciding; print(deciding.decide([[[sys.argv[2], 8]]]))";
+        let hooks = common::root().join("src/rehearse/python/vramlab_rehearsal");
+        let output = std::process::Command::new(common::python()).args(["-c", program]).args([&hooks, &file]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).trim().to_string()
+    };
+    assert_eq!(decides(MEASURED), "[False]");
+    assert_eq!(decides(&MEASURED.replace("torch.tensor([self.sum])", "torch.empty(self.sum)")), "[True]");
+    assert_eq!(decides(&MEASURED.replace("shutil.copyfile('a', 'b')", "validate(loader, model)")), "[True]");
+}
+
 /// A validation of its own without `eval`, unfreezing, a larger batch and a copy, all after the third step; and a step of each kind that was reached.
 const LATER: &str = "
 import copy, torch

@@ -408,6 +408,30 @@ fn averages_of_weights_are_copies_and_parts_that_no_pass_went_through_are_parame
 }
 
 #[test]
+fn what_a_closure_does_is_no_part_of_the_optimizers_step() {
+    let script = "
+import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024)).cuda()
+optimizer, x = torch.optim.Adam(model.parameters()), torch.randn(8192, 1024, device='cuda')
+def closure():
+    optimizer.zero_grad()
+    loss = model(x).square().sum()
+    loss.backward()
+    return loss
+for _ in range(3):
+    optimizer.step(closure=closure)
+";
+    let seen = rehearse(&["--gpu", "24GiB"], script);
+    let process = &seen.json["processes"][0];
+    let phases: Vec<&str> = process["phases"].as_array().unwrap().iter().map(|row| row["phase"].as_str().unwrap()).collect();
+    assert_eq!(phases[..4], ["load", "forward", "backward", "optimizer"], "{process}");
+    let weights = 2 * (1024 * 1024 + 1024) * 4;
+    assert_eq!((seen.category("parameters"), seen.category("optimizer's temporaries")), (weights, 0), "{process}");
+    assert!(seen.category("activations") >= 8192 * 1024 * 4 && seen.category("optimizer state") >= 2 * weights, "{process}");
+}
+
+#[test]
 fn memory_that_runs_out_in_the_optimizers_step_counts_what_it_made_as_state() {
     let script = include_str!("scripts/memory_that_runs_out_in_the_optimizers_step_counts_what_it_made_as_state.py");
     // Parameters and gradients are 2 GiB, the state as much again; 3.5 GiB are there.

@@ -10,7 +10,7 @@ import sys
 HARMLESS = """log print write plot meter metric score accuracy scalar track report record save dump info debug warn error postfix description append extend
 add update item float int str round format isnan isfinite isinf exp sqrt mean std sum step reduce numpy cpu tolist detach len min max abs clip clamp
 median percentile math synchronize time exit zip enumerate sorted dict list tuple backward scale unscale zero_grad array get bool isinstance
-item join items values keys square pow norm stack cat callback flush close set_ perplexity wait barrier""".split()
+item join items values keys square pow norm stack cat callback flush close set_ perplexity wait barrier copyfile""".split()
 
 
 def name_of(call):
@@ -87,6 +87,8 @@ class _Source:
             if not isinstance(call, ast.Call):
                 continue
             given = self._own(call)
+            if given is not None and not any(self._has(each) or _reads(each) for each in (*call.args, *(named.value for named in call.keywords))):
+                continue
             if given is not None:
                 self.tainted.update((given, each.arg) for each in given.args.args + given.args.kwonlyargs if each.arg != "self")
             elif isinstance(node, ast.Expr) and call is node.value and isinstance(call.func, ast.Attribute):
@@ -133,7 +135,8 @@ class _Source:
         """Whether such a value goes into a call or an index that may be a size."""
         if isinstance(node, ast.Subscript):
             return has(node.slice)
-        if not isinstance(node, ast.Call) or is_harmless(name_of(node)) or self._own(node):
+        # A tensor of values is as large as they are many.
+        if not isinstance(node, ast.Call) or is_harmless(name_of(node)) or name_of(node) in ("tensor", "as_tensor") or self._own(node):
             return False
         return any(has(each) for each in node.args) or any(has(each.value) for each in node.keywords)
 

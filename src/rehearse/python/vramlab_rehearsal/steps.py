@@ -140,6 +140,24 @@ def around(optimizers, compiled):
     return step
 
 
+def _apart(optimizer, closure):
+    """What a closure does, as Lightning's, is no part of the step that calls it."""
+    if closure is optimizer or not callable(closure):
+        return closure
+
+    def called(*arguments, **named):
+        if device.library is not None:
+            device.library.vl_enter(device.FORWARD)
+        try:
+            return closure(*arguments, **named)
+        finally:
+            if device.library is not None:
+                labels.gradients(optimizer)
+                device.library.vl_enter(device.OPTIMIZER)
+
+    return called
+
+
 class _Steps:
     # A script that leaves out every batch that is too large may never make as many steps one after the other.
     MOST_RESTARTS = 32
@@ -166,15 +184,18 @@ class _Steps:
         self.by_hand = 0
         begins, ends = guarded("the beginning of an optimizer's step")(self.begins), guarded("the end of an optimizer's step")(self.ends)
         # Functions, which Dynamo knows again.
-        hooks.extend([lambda optimizer, *_: begins(optimizer), lambda optimizer, *_: ends(optimizer)])
+        hooks.extend([lambda *given: begins(*given), lambda optimizer, *_: ends(optimizer)])
         optimizer.register_optimizer_step_pre_hook(hooks[0])
         optimizer.register_optimizer_step_post_hook(hooks[1])
 
-    def begins(self, optimizer):
+    def begins(self, optimizer, arguments=(), named=None):
         if self.depth == 0 and device.library is not None:
             labels.gradients(optimizer)
             self.before = device.library.vl_enter(device.OPTIMIZER)
         self.depth += 1
+        if any(map(callable, (*arguments, *(named or {}).values()))):
+            apart = functools.partial(_apart, optimizer)
+            return tuple(map(apart, arguments)), {name: apart(value) for name, value in named.items()}
 
     def ends(self, optimizer):
         if device.library is None:
