@@ -7,6 +7,8 @@ model, x = model.cuda(), torch.randn(512, 1024).cuda()
 layers = lambda bias: nn.Sequential(nn.Linear(1024, 512, bias), nn.Linear(512, 1024, bias))
 # As a frozen autoencoder, whose decoder is not used; some of its weights have shapes of the encoder's.
 coder = nn.ModuleDict({'encoder': layers(True), 'decoder': layers(False)}).cuda().eval().requires_grad_(False)
+torch.save({'model': coder['encoder'].state_dict()}, 'checkpoint.pt')
+checkpoint = torch.load('checkpoint.pt', map_location='cuda')
 # As bitsandbytes has it.
 scales = types.SimpleNamespace(absmax=torch.zeros(1 << 18, device='cuda'))
 coder['encoder'][0].weight.quant_state = types.SimpleNamespace(absmax=None, state2=scales)

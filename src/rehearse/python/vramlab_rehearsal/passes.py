@@ -11,7 +11,7 @@ import types
 import torch
 
 from . import device, imports, labels, reach
-from .guard import guarded
+from .guard import guarded, instead
 from .notes import note
 
 _CACHE = re.compile(r"(^|_)(past|kv|key_value|cache|caches)(_|$)|past_key_values|^(cache_[kv]|[kv]_cache|kv_?caches?)$", re.IGNORECASE)
@@ -31,6 +31,22 @@ _retainers = {}
 def follow():
     labels.begins_pass, labels.pass_ended, labels.label_caches_of = _begins, _ended, _label_caches_of
     imports.when_imported("transformers.generation.utils", _whole_beams)
+
+    @instead("load", torch)
+    def load(*arguments, **more):
+        loaded = load.__wrapped__(*arguments, **more)
+        _label_weights(loaded)
+        return loaded
+
+
+@guarded("weights that were loaded")
+def _label_weights(loaded, depth=2):
+    """Of a checkpoint that is read to the GPU, by names of modules' parts: copies of the model's, and no data."""
+    for name, value in loaded.items() if isinstance(loaded, dict) and device.library is not None else ():
+        if isinstance(value, torch.Tensor) and "." in str(name):
+            labels.label_as(labels.WEIGHT_COPY, [value])
+        elif depth:
+            _label_weights(value, depth - 1)
 
 
 def _whole_beams(module):
