@@ -315,6 +315,7 @@ def texts():
         table(name, preference, splits=("train", "test"))
     table("trl-lib/DeepMath-103K", lambda _: {"prompt": [says("user", 40)], "solution": "4"}, splits=("train", "test"))
     table("meta-math/MetaMathQA", lambda _: {"query": text(40), "response": text(random.randint(40, 180)), "type": "a"}, splits=("train",), rows=2048)
+    table("HuggingFaceFW/finewiki", lambda _: {"text": text(400)}, splits=("train",))
     table("openai/gsm8k", lambda _: {"question": text(30), "answer": text(40) + " #### 4"}, "main", ("train", "test"))
     for name in ("tatsu-lab/alpaca", "yahma/alpaca-cleaned", "teknium/GPT4-LLM-Cleaned"):
         table(name, instruction, splits=("train",))
