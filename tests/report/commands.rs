@@ -41,11 +41,11 @@ fn the_committed_results_can_be_contributed() {
 fn results_are_contributed_from_a_folder_or_an_archive() {
     let root = tempfile::tempdir().unwrap();
     let day = root.path().join("gpu-day");
-    let machine = copy(&day.join("results"), "amd-epyc-2c", &["inplace"]);
+    let machine = copy(&day.join("results"), "intel-xeon-2c", &["inplace"]);
     std::fs::rename(&machine, machine.with_file_name("another")).unwrap();
     let folder = machine.with_file_name("another").join("inplace/run.json");
     let run = std::fs::read_to_string(&folder).unwrap();
-    std::fs::write(&folder, run.replace("\"machine\": \"amd-epyc-2c\"", "\"machine\": \"another\"")).unwrap();
+    std::fs::write(&folder, run.replace("\"machine\": \"intel-xeon-2c\"", "\"machine\": \"another\"")).unwrap();
     let archive = root.path().join("gpu-day.tar.xz");
     let packed =
         Command::new("python3").args(["-m", "tarfile", "-c"]).arg(&archive).arg("gpu-day").current_dir(root.path()).status();
@@ -58,7 +58,7 @@ fn results_are_contributed_from_a_folder_or_an_archive() {
     for given in [&archive, &day.join("results/another")] {
         let (status, said) = contribute(given);
         assert_eq!(status, 0, "{said}");
-        for part in ["# Results of CPU (another)", "- experiments: inplace", "A: CPU (amd-epyc-2c)", "just report"] {
+        for part in ["# Results of CPU (another)", "- experiments: inplace", "A: CPU (intel-xeon-2c)", "just report"] {
             assert!(said.contains(part), "{part}: {said}");
         }
     }
@@ -93,7 +93,7 @@ fn edit_row(folder: &Path, with: &str, change: impl Fn(&str) -> String) {
 
 #[test]
 fn what_must_not_be_contributed_is_refused_with_the_reason() {
-    const MACHINE: &str = "amd-epyc-2c";
+    const MACHINE: &str = "intel-xeon-2c";
     type Damage = Box<dyn Fn(&Path)>;
     let cases: Vec<(&str, Damage)> = vec![
         (
@@ -185,7 +185,7 @@ fn results_that_a_budget_cut_short_are_not_whole() {
     ];
     for (name, change) in cases {
         let root = tempfile::tempdir().unwrap();
-        let folder = copy(root.path(), "amd-epyc-2c", &["inplace"]);
+        let folder = copy(root.path(), "intel-xeon-2c", &["inplace"]);
         let (status, said) = vramlab(&[&folder], "check");
         assert_eq!((status, said.contains("whole and valid")), (0, true), "{said}");
         edit(&folder, "samples.csv", |text| text.lines().filter_map(change).map(|row| row + "\n").collect());
@@ -198,7 +198,7 @@ fn results_that_a_budget_cut_short_are_not_whole() {
 #[test]
 fn a_pipe_in_the_place_of_samples_is_refused() {
     let root = tempfile::tempdir().unwrap();
-    let machine = copy(root.path(), "amd-epyc-2c", &["inplace"]);
+    let machine = copy(root.path(), "intel-xeon-2c", &["inplace"]);
     let samples = machine.join("inplace/samples.csv");
     std::fs::remove_file(&samples).unwrap();
     assert!(Command::new("mkfifo").arg(&samples).status().unwrap().success());
@@ -208,14 +208,14 @@ fn a_pipe_in_the_place_of_samples_is_refused() {
 
 #[test]
 fn two_machines_are_set_side_by_side() {
-    let (cpu, dry) = (committed().join("amd-epyc-2c"), committed().join("dry-24gib"));
+    let (cpu, dry) = (committed().join("intel-xeon-2c"), committed().join("dry-24gib"));
     let (status, said) = vramlab(&[&cpu, &cpu], "diff");
     assert!(status == 0 && said.contains("different:\n  none") && said.contains(" 0 apart"), "{said}");
     let (status, said) = vramlab(&[&cpu, &dry], "diff");
-    assert!(status == 0 && said.starts_with("A: CPU (amd-epyc-2c)\nB: simulated 24 GiB GPU"), "{said}");
+    assert!(status == 0 && said.starts_with("A: CPU (intel-xeon-2c)\nB: simulated 24 GiB GPU"), "{said}");
     // One copy in which half of the peaks of a technique are gone.
     let root = tempfile::tempdir().unwrap();
-    let folder = copy(root.path(), "amd-epyc-2c", &["inplace"]);
+    let folder = copy(root.path(), "intel-xeon-2c", &["inplace"]);
     edit(&folder, "samples.csv", |text| {
         let halved = |row: &str| match row.split_once(",requested_peak,B,") {
             Some((cell, rest)) if cell.contains("form=clone") => {

@@ -5,7 +5,7 @@ use std::panic::catch_unwind;
 use std::path::Path;
 
 /// An experiment of few rows on a machine, beside the files that stand for themselves.
-const MACHINE: &str = "amd-epyc-2c";
+const MACHINE: &str = "intel-xeon-2c";
 const EXPERIMENT: &str = "no_grad";
 
 #[test]

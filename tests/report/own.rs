@@ -39,7 +39,7 @@ fn own_results_take_nothing_away_and_stand_in_a_column_of_their_own() {
     let root = tempfile::tempdir().unwrap();
     let project = root.path();
     copy_tree(committed(), project, |_| false);
-    for machine in ["amd-epyc-2c", "dry-24gib"] {
+    for machine in ["intel-xeon-2c", "dry-24gib"] {
         cut(&project.join("results").join(machine), &project.join("results").join(format!("{machine}-yours")));
     }
     report(project);
@@ -79,10 +79,10 @@ fn own_results_take_nothing_away_and_stand_in_a_column_of_their_own() {
     assert!(words.windows(4).any(says_how_many), "what is not measured in full says so");
     let readme = fs::read_to_string(project.join("README.md")).unwrap();
     let table = readme.split("<!-- results").nth(1).unwrap().split("<!-- end of results").next().unwrap();
-    assert!(table.contains("yours: CPU (amd-epyc-2c-yours)"), "{table}");
+    assert!(table.contains("yours: CPU (intel-xeon-2c-yours)"), "{table}");
 
     // What was cut contradicts nothing: each verdict is the same or not there yet.
-    for machine in ["amd-epyc-2c", "dry-24gib"] {
+    for machine in ["intel-xeon-2c", "dry-24gib"] {
         let (came, own) = (project.join("results").join(machine), project.join("results").join(format!("{machine}-yours")));
         let vramlab = |arguments: &[&Path], command: &str| {
             let output = Command::new(env!("CARGO_BIN_EXE_vramlab")).arg(command).args(arguments).output().unwrap();

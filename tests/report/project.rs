@@ -128,9 +128,9 @@ fn what_a_user_measured_is_no_part_of_what_is_committed() {
     git(&["init", "--quiet"]);
     git(&["add", "."]);
     // What a run of all leaves behind.
-    copy_tree(&project.join("results/amd-epyc-2c/inplace"), &project.join("results/amd-epyc-2c-yours/inplace"), |_| false);
+    copy_tree(&project.join("results/intel-xeon-2c/inplace"), &project.join("results/intel-xeon-2c-yours/inplace"), |_| false);
     report(&project);
-    assert!(super::text(&project.join("report")).contains("amd-epyc-2c-yours"));
+    assert!(super::text(&project.join("report")).contains("intel-xeon-2c-yours"));
     assert_eq!(copy(&project, &root.path().join("clone")), Source::Git);
     fs::remove_dir_all(project.join(".git")).unwrap();
     assert_eq!(copy(&project, &root.path().join("measured")), Source::FolderMadeAnew);
