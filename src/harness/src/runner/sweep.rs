@@ -253,8 +253,8 @@ fn environment(python: Option<&Result<Python, String>>) -> BTreeMap<String, Stri
     environment
 }
 
-/// The command line, as it can be typed elsewhere: the program by its name, paths from the folder that it was started in, and without the
-/// summary that only the run of all experiments around it can read.
+/// The command line, as it can be typed elsewhere: the program by its name, paths from the folder that it was started in, and without where
+/// the results go, which may be a private folder, and the summary that only the run of all experiments around it can read.
 fn invocation() -> Vec<String> {
     let here = std::env::current_dir().map(|here| format!("{}/", here.display())).unwrap_or_default();
     let mut arguments: Vec<String> =
@@ -263,9 +263,12 @@ fn invocation() -> Vec<String> {
         let name = Path::new(program.as_str()).file_name().map(|name| name.to_string_lossy().into_owned());
         *program = name.unwrap_or_default();
     }
-    if let Some(at) = arguments.iter().position(|argument| argument == "--within") {
-        arguments.drain(at..(at + 2).min(arguments.len()));
+    for of_here in ["--within", "--out"] {
+        while let Some(at) = arguments.iter().position(|argument| argument == of_here) {
+            arguments.drain(at..(at + 2).min(arguments.len()));
+        }
     }
+    arguments.retain(|argument| !argument.starts_with("--out="));
     arguments
 }
 
