@@ -29,7 +29,7 @@ def step(rows, device='cuda', times=1, before=lambda at: None):
 def told(name, work):
     def run():
         # Whole: what two print at once may stand in one line.
-        os.write(1, f'{name} is {os.getpid()}\n'.encode())
+        os.write(1, f'{name} is {os.getpid()}\\n'.encode())
         work()
     return run
 def start(name, work):

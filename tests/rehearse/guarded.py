@@ -52,6 +52,7 @@ with warnings.catch_warnings(record=True) as warned:
                 model(ids)
             model.train()
             torch.save({"step": step}, "saved.pt")
+            print("saved", torch.load("saved.pt"))
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 still = kept.clone() * 2
