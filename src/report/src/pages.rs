@@ -224,13 +224,15 @@ fn measured(run: &Recorded) -> MeasuredPart {
     }
 }
 
-/// The command line that measured, without the folder of the program.
+/// The command line that measured, without the folders of the program and of the results, which runs recorded until November 2026.
 fn invocation(argv: &[String]) -> String {
     let Some((program, arguments)) = argv.split_first() else {
         return String::new();
     };
     let program = program.rsplit(['/', '\\']).next().unwrap_or(program).to_string();
-    std::iter::once(program).chain(arguments.iter().cloned()).collect::<Vec<_>>().join(" ")
+    let is_folder = |at: usize| arguments[at] == "--out" || at > 0 && arguments[at - 1] == "--out";
+    let arguments = (0..arguments.len()).filter(|at| !is_folder(*at)).map(|at| arguments[at].clone());
+    std::iter::once(program).chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
