@@ -184,19 +184,9 @@ double bytes_of(const Tensor& tensor) {
   return elements * static_cast<double>(tensor.itemsize());
 }
 
-template <typename Function>
-void each_defined_tensor(const IValue& value, const Function& function) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) function(value.toTensor());
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
-    for (const IValue& one : value.toListRef())
-      if (one.isTensor() && one.toTensor().defined()) function(one.toTensor());
-  }
-}
-
 double bytes_of(const IValue& value) {
   double bytes = 0;
-  each_defined_tensor(value, [&](const Tensor& tensor) { bytes += bytes_of(tensor); });
+  each_tensor(value, [&](const Tensor& tensor) { bytes += bytes_of(tensor); });
   return bytes;
 }
 
@@ -431,8 +421,8 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
     const double bytes = bytes_of(argument(i));
     if (!is_written || !of.overwrites) read += bytes;
     if (is_written) written += bytes;
-    each_defined_tensor(argument(i), [&](const Tensor& one) {
-      if (!is_typed && one.is_cuda() && at::isFloatingType(one.scalar_type())) {
+    each_tensor(argument(i), [&](const Tensor& one) {
+      if (!is_typed && one.defined() && one.is_cuda() && at::isFloatingType(one.scalar_type())) {
         work.precision = precision_of(one, of.kind);
         is_typed = true;
       }
