@@ -586,16 +586,16 @@ struct Around final : c10::OperatorKernel {
     if (name == "aten::histc" && is_whole(arguments[0].toTensor().scalar_type())) arguments[0] = arguments[0].toTensor().to(at::kDouble);
     Stack inputs = arguments;
     if (!run_on_cpu(op, &arguments)) return false;
-    if (!written_arguments.empty()) {
-      // In place, or into an argument: those are the results.
-      Tensors values;
-      for (const size_t i : written_arguments) values.add(inputs[i]);
-      for (size_t i = 0; i < written.list.size() && i < values.list.size(); i++) put(written.list[i], values.list[i], source, is_cast);
-      return true;
-    }
+    // In place, or into an argument: those are the results.
+    const bool is_written = !written_arguments.empty();
     Tensors values;
-    for (const IValue& value : arguments) values.add(value);
-    for (size_t i = 0; i < results.list.size() && i < values.list.size(); i++) put(results.list[i], values.list[i], source, is_cast);
+    if (is_written) {
+      for (const size_t i : written_arguments) values.add(inputs[i]);
+    } else {
+      for (const IValue& value : arguments) values.add(value);
+    }
+    const std::vector<Tensor>& to = (is_written ? written : results).list;
+    for (size_t i = 0; i < to.size() && i < values.list.size(); i++) put(to[i], values.list[i], source, is_cast);
     return true;
   }
 
