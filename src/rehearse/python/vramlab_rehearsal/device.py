@@ -42,25 +42,16 @@ def wait_for_cuda(torch, follow):
 def _open(torch, follow):
     global library
     opened = ctypes.PyDLL(building.library(torch))
-    opened.vl_open.restype = ctypes.c_void_p
-    opened.vl_gather_stacks.restype = ctypes.c_void_p
-    opened.vl_gather_stacks.argtypes = (ctypes.c_int, ctypes.c_uint64)
-    opened.vl_forget.argtypes = (ctypes.c_void_p,)
-    opened.vl_label.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    opened.vl_label.restype = None
-    opened.vl_begin_pass.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_uint32)
-    opened.vl_begin_pass.restype = None
-    opened.vl_set_module.restype = opened.vl_lose.restype = None
-    opened.vl_lose.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    opened.vl_refused.restype = None
-    opened.vl_out_of_memory.restype = ctypes.c_uint32
-    opened.vl_open_clock.argtypes, opened.vl_open_clock.restype = (ctypes.c_char_p,), None
-    opened.vl_clock.argtypes, opened.vl_clock.restype = (ctypes.c_double,), ctypes.c_double
-    opened.vl_values.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t)
-    number = ctypes.c_int
-    opened.vl_work.argtypes = (ctypes.c_char_p, number, number, ctypes.c_double, ctypes.c_double, ctypes.c_uint32, ctypes.c_uint64)
-    opened.vl_work.restype = opened.vl_begin_graph.restype = opened.vl_end_graph.restype = opened.vl_replay_graph.restype = None
-    opened.vl_begin_graph.argtypes = opened.vl_replay_graph.argtypes = (ctypes.c_uint64,)
+    number, wide, size, real, text, address = ctypes.c_int, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_double, ctypes.c_char_p, ctypes.c_void_p
+    for name, result, *arguments in (
+        ("open", address, text), ("gather_stacks", address, number, wide), ("forget", None, address), ("label", None, address, size),
+        ("begin_pass", None, number, ctypes.c_int64, ctypes.c_uint32), ("set_module", None, ctypes.c_uint32), ("lose", None, address, size),
+        ("refused", None, text), ("out_of_memory", ctypes.c_uint32), ("open_clock", None, text), ("clock", real, real),
+        ("values", number, wide, address, size), ("work", None, text, number, number, real, real, ctypes.c_uint32, wide),
+        ("begin_graph", None, wide), ("end_graph", None), ("replay_graph", None, wide),
+    ):  # fmt: skip
+        function = getattr(opened, f"vl_{name}")
+        function.restype, function.argtypes = result, arguments
     checked(opened, opened.vl_open(notes.own_folder().encode()))
     library = opened
     from .session import remarks, simulated, use_the_caching_allocator

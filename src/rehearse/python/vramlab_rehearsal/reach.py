@@ -38,17 +38,18 @@ MOST_BATCHES = 8
 def follow(torch):
     module, loader = torch.nn.Module, torch.utils.data.DataLoader
 
+    def evaluates(caller):
+        _evals.add((caller.f_code.co_filename, caller.f_lineno))
+
     @instead("eval", module)
     def set_eval(self):
-        caller = sys._getframe(1)
-        _evals.add((caller.f_code.co_filename, caller.f_lineno))
+        evaluates(sys._getframe(1))
         return set_eval.__wrapped__(self)
 
     @instead("train", module)
     def set_train(self, mode=True):
         if not mode:
-            caller = sys._getframe(1)
-            _evals.add((caller.f_code.co_filename, caller.f_lineno))
+            evaluates(sys._getframe(1))
         return set_train.__wrapped__(self, mode)
 
     is_read = guarded("which DataLoaders are read")(_iterated.add)

@@ -130,6 +130,17 @@ class OfModel(Technique):
         self.at_first_forward(self.first)
 
 
+def narrow(root, kind):
+    """A model's weights and inputs in half precision."""
+    import torch
+
+    def narrowed(_, inputs):
+        return tuple(each.to(kind) if isinstance(each, torch.Tensor) and each.is_floating_point() else each for each in inputs)
+
+    root.to(kind)
+    root.register_forward_pre_hook(narrowed)
+
+
 class Region(Technique):
     """A context manager from the outermost module's forward pass to the backward pass: model and loss."""
 
