@@ -562,11 +562,6 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   captures.erase(found);
   return cudaSuccess;
 }
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  const std::lock_guard<std::mutex> lock(mutex);
-  *status = captures.count(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
 // CUDA 12's has no list of edges and the suffix _v2; what follows the graph is left alone in both.
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph,
                                      const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*) {
@@ -581,6 +576,7 @@ cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureSt
                                         const cudaGraphNode_t**, size_t*) {
   return cudaStreamGetCaptureInfo(stream, status, id, graph, nullptr, nullptr, nullptr);
 }
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) { return cudaStreamGetCaptureInfo(stream, status, nullptr); }
 cudaError_t cudaGraphInstantiateWithFlags(void** executable, cudaGraph_t graph, unsigned long long) {
   const std::lock_guard<std::mutex> lock(mutex);
   graphs[graph].owners++;

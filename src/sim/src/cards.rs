@@ -144,13 +144,7 @@ impl Card {
 
     /// Value of [`ENVIRONMENT`].
     pub fn environment(&self) -> String {
-        let Card { title, memory, capability: (major, minor), multiprocessors, threads_per_multiprocessor, .. } = self;
-        let Card { shared_per_block, shared_opt_in, shared_per_multiprocessor, l2, .. } = self;
-        format!(
-            "{},{title},{memory},{major}.{minor},{multiprocessors},{threads_per_multiprocessor},{shared_per_block},{shared_opt_in},\
-             {shared_per_multiprocessor},{l2}",
-            self.name.unwrap_or_default()
-        )
+        format!("{},{},{},{}", self.name.unwrap_or_default(), self.title, self.memory, self.kind())
     }
 
     /// What PyTorch is told of the card, for a record of a dry run.
@@ -159,15 +153,11 @@ impl Card {
         format!("compute capability {major}.{minor}, {} multiprocessors", self.multiprocessors)
     }
 
-    /// The card without its name and memory: two for which that is the same differ by their size alone.
-    pub fn kind(&self) -> impl PartialEq + use<> {
-        let Card { capability, multiprocessors, threads_per_multiprocessor, .. } = *self;
-        let Card { shared_per_block, shared_opt_in, shared_per_multiprocessor, l2, .. } = *self;
-        (
-            [multiprocessors, threads_per_multiprocessor],
-            [shared_per_block, shared_opt_in, shared_per_multiprocessor, l2],
-            capability,
-        )
+    /// The card without its name and memory, as in `cards.csv`: two for which that is the same differ by their size alone.
+    pub fn kind(&self) -> String {
+        let Card { capability: (major, minor), multiprocessors, threads_per_multiprocessor: threads, l2, .. } = self;
+        let Card { shared_per_block: block, shared_opt_in: opt_in, shared_per_multiprocessor: multiprocessor, .. } = self;
+        format!("{major}.{minor},{multiprocessors},{threads},{block},{opt_in},{multiprocessor},{l2}")
     }
 }
 

@@ -296,20 +296,14 @@ def _of_source(file, found):
     tree = parsed(file)
     if tree is None:
         return
-    saves = {
-        alias.asname or alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("torch", "safetensors")
-        for alias in node.names
-        if alias.name in ("save", "async_save", *SAVING)
-    }
-    savers = {"torch"} | {
-        alias.asname or alias.name.split(".")[-1]
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for alias in node.names
-        if f"{getattr(node, 'module', '')}.{alias.name}".endswith("torch.distributed.checkpoint") or alias.name == "torch.distributed.checkpoint"
-    }
+    saves, savers = set(), {"torch"}
+    imported = ((node, alias) for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names)
+    for node, alias in imported:
+        module, name = getattr(node, "module", None) or "", alias.asname or alias.name.split(".")[-1]
+        if module.split(".")[0] in ("torch", "safetensors") and alias.name in ("save", "async_save", *SAVING):
+            saves.add(name)
+        if f"{module}.{alias.name}".endswith("torch.distributed.checkpoint"):
+            savers.add(name)
     for node in sorted((node for node in ast.walk(tree) if hasattr(node, "lineno")), key=lambda node: node.lineno):
         if isinstance(node, (ast.With, ast.FunctionDef)):
             what = _without_gradients_at(file, node)
