@@ -318,12 +318,8 @@ def _register(torch):
         return
 
     whole = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-    reductions = [
-        (distributed.ReduceOp.SUM, lambda values: values.sum(0)),
-        (distributed.ReduceOp.PRODUCT, lambda values: values.prod(0)),
-        (distributed.ReduceOp.MIN, lambda values: values.amin(0)),
-        (distributed.ReduceOp.MAX, lambda values: values.amax(0)),
-    ]
+    kinds = distributed.ReduceOp
+    reductions = [(kinds.SUM, torch.sum), (kinds.PRODUCT, torch.prod), (kinds.MIN, torch.amin), (kinds.MAX, torch.amax)]
 
     def done(tensors):
         future = torch.futures.Future()
@@ -393,7 +389,7 @@ def _register(torch):
                 told = self._told(tensor, range(self._size))
                 reduce = next((reduce for kind, reduce in reductions if options is None or options.reduceOp == kind), None)
                 if reduce and len(told) == self._size:
-                    tensor.copy_(reduce(torch.stack(list(told.values())).to(torch.int64)))
+                    tensor.copy_(reduce(torch.stack(list(told.values())).to(torch.int64), 0))
             return done(tensors)
 
         # Whose result is nobody's may have it, too.
@@ -498,10 +494,7 @@ def _register(torch):
             return done(outputs)
 
         def alltoall_base(self, output, given, *_):
-            self._communicates(given)
-            if output.shape == given.shape:
-                output.copy_(given)
-            return done([output])
+            return self.alltoall([output], [given])
 
         # As newer versions of PyTorch call them.
         all_gather_single, all_gather_single_coalesced = _allgather_base, allgather_into_tensor_coalesced
