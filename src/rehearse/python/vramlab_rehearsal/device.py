@@ -7,6 +7,7 @@ import re
 
 from . import building, notes
 from .guard import guarded, instead
+from .session import remarks, simulated, use_the_caching_allocator
 
 FORWARD, BACKWARD, OPTIMIZER, EVALUATION, GENERATION, SAVING = 1, 2, 3, 4, 5, 6
 library = None
@@ -54,8 +55,6 @@ def _open(torch, follow):
         function.restype, function.argtypes = result, arguments
     checked(opened, opened.vl_open(notes.own_folder().encode()))
     library = opened
-    from .session import remarks, simulated, use_the_caching_allocator
-
     # A script may have set it since.
     use_the_caching_allocator()
     for text in remarks:
@@ -71,8 +70,6 @@ def _open(torch, follow):
 @guarded("whether this PyTorch has code for the card")
 def _choose_code(torch):
     """Which of the code that this PyTorch is built for the card takes; where none, that it would not run there is told."""
-    from .session import simulated
-
     card = 10 * torch.cuda.get_device_capability(0)[0] + torch.cuda.get_device_capability(0)[1]
     # sm_90a is machine code of that card alone, compute_90 is compiled by the driver for whatever is newer.
     built = [(kind, int(number), only) for kind, number, only in re.findall(r"(sm|compute)_(\d+)([a-z]*)", " ".join(torch.cuda.get_arch_list()))]
@@ -113,7 +110,6 @@ def checked(opened, message):
 @guarded("libraries with kernels of their own")
 def tell_of_third_party(failed):
     """Libraries that bring kernels, or a whole CUDA runtime, of their own."""
-    from .session import simulated
 
     def told(library, function):
         if library not in simulated:
@@ -146,8 +142,6 @@ def tell_of_third_party(failed):
 @guarded("what this process holds of a card")
 def hold():
     """What this process has of a card stays taken for those beside it: a real one would go on."""
-    from .session import simulated
-
     if "libnvidia-ml.so.1" in simulated:
         simulated["libnvidia-ml.so.1"].vramlab_dry_hold()
 

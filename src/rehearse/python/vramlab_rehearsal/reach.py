@@ -10,6 +10,8 @@ import re
 import sys
 import weakref
 
+import torch
+
 from . import imports, labels, later, padding
 from .guard import guarded, instead
 from .notes import note
@@ -92,8 +94,6 @@ def _saves(name, saver):
 @guarded("sizes of inputs")
 def _enters(root, arguments, named):
     """Before the forward pass of an outermost module."""
-    import torch
-
     # What checkpointing computes again is no pass of its own.
     if torch._C._current_graph_task_id() != -1:
         return
@@ -193,8 +193,6 @@ def tell_batches():
 @guarded("what was not reached")
 def tell():
     """When the script is stopped, within an optimizer's step."""
-    import torch
-
     tell_batches()
     for (module, name), (least, most, at) in _shapes.items():
         if least != most:
