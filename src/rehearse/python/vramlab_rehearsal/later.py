@@ -5,6 +5,7 @@ import ast
 import itertools
 import math
 import operator
+import traceback
 
 from .deciding import is_harmless, name_of
 
@@ -19,8 +20,8 @@ _TRAINS = ("train", "fit", "loop", "run", "epoch", "learn")
 def of_frames(frame, is_own, parsed):
     """What comes later: of each its text, file and line. `parsed` gives a file's tree, or None."""
     found, has_looped = [], False
-    while frame is not None:
-        file, line = frame.f_code.co_filename, frame.f_lineno
+    for frame, line in traceback.walk_stack(frame):
+        file = frame.f_code.co_filename
         if is_own(file):
             tree = parsed(file)
             if tree is not None:
@@ -28,7 +29,6 @@ def of_frames(frame, is_own, parsed):
                 has_looped = _of_frame(tree, line, values, has_looped, lambda node, what: found.append((what, file, node.lineno)))
         elif "/site-packages/" in file and "/site-packages/torch/" not in file:
             has_looped = has_looped or any(part in frame.f_code.co_name.lower() for part in _TRAINS)
-        frame = frame.f_back
     return found
 
 

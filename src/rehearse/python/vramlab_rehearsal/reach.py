@@ -8,6 +8,7 @@ import gc
 import os
 import re
 import sys
+import traceback
 import weakref
 
 import torch
@@ -119,9 +120,7 @@ def _enters(root, arguments, named):
 
 
 def is_generating(frame):
-    while frame is not None and frame.f_code.co_name != "generate":
-        frame = frame.f_back
-    return frame is not None
+    return any(each.f_code.co_name == "generate" for each, _ in traceback.walk_stack(frame))
 
 
 def _count(torch, model, named):
@@ -222,8 +221,7 @@ def tell():
 def _trainers_in_frames():
     """Trainers that are at work, and what the script calls its objects."""
     trainers, names = [], {}
-    frame = sys._getframe(1)
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
         variables = frame.f_locals
         for kind in type(variables.get("self")).__mro__:
             if kind.__name__ == "Trainer" and kind.__module__.split(".")[0] in ("transformers", "lightning", "pytorch_lightning"):
@@ -231,16 +229,12 @@ def _trainers_in_frames():
                 break
         if is_own(frame.f_code.co_filename):
             names.update((id(value), name) for name, value in variables.items())
-        frame = frame.f_back
     return {id(trainer): trainer for trainer in trainers}.values(), names
 
 
 def _of_started_library():
     """Files in which the loop stands, where a library is started itself, by a command of its own or `python -m`."""
-    files, frame = [], sys._getframe(1)
-    while frame is not None:
-        files.append(os.path.abspath(frame.f_code.co_filename))
-        frame = frame.f_back
+    files = [os.path.abspath(frame.f_code.co_filename) for frame, _ in traceback.walk_stack(sys._getframe(1))]
     files = [file for file in files if file.endswith(".py") and "/vramlab_rehearsal/" not in file]
     found = re.match(r".*/(?:site|dist)-packages/[^/]+/", files[-1]) if files else None
     return [file for file in files if found and file.startswith(found[0])]

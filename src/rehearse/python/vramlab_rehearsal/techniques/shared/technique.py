@@ -5,6 +5,7 @@ import inspect
 import os
 import re
 import sys
+import traceback
 import weakref
 
 from ... import calls
@@ -175,11 +176,7 @@ def variable_of(module):
     """What the script calls a module: a variable of its outermost frame that has it, or what `self` has there, `model` where it can be; `model`, too,
     where none has it."""
     # Without this one: a frame that refers to itself lives on, and the arguments of those that called it with it.
-    frames, frame = [], sys._getframe(1)
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
-    for frame in reversed(frames):
+    for frame, _ in reversed(list(traceback.walk_stack(sys._getframe(1)))):
         file = frame.f_code.co_filename
         if "site-packages" in file or file.startswith(_OURS):
             continue
