@@ -13,8 +13,8 @@ mod predict;
 mod prices;
 mod timeline;
 
-pub use crate::capture::work::{Precision, Work, WorkKind};
-pub use calibrate::{SCRIPT as CALIBRATION, calibrated};
+pub use crate::capture::work::Work;
+pub use calibrate::{SCRIPT as CALIBRATION, calibrated, work_of};
 pub use clock::clock;
 pub use constants::{use_file as use_constants, use_launch_seconds};
 pub use loading::Loading;
