@@ -22,6 +22,19 @@ fn money(value: f64) -> String {
 
 const ROWS: usize = 6;
 
+/// Of the time of the GPU.
+fn share(seconds: f64, time: &Prediction) -> String {
+    share_of((seconds * 1e12) as i64, (time.device_seconds * 1e12) as i64)
+}
+
+/// Of each module its name, the time of its kernels, their share, and what bounds them.
+pub fn modules(time: &Prediction) -> impl Iterator<Item = [String; 4]> {
+    time.modules.iter().map(move |row| {
+        let name = if row.module.is_empty() { "outside of modules" } else { &row.module };
+        [name.to_string(), seconds(row.seconds), share(row.seconds, time), row.bound_by.to_string()]
+    })
+}
+
 /// Lines for an answer, each ended.
 pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
     let others = time.records_of.iter().take(2).cloned().collect::<Vec<_>>().join(" and ");
@@ -92,14 +105,12 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
         )?;
     }
     writeln!(text, "  Modules whose kernels take longest (predicted)")?;
-    for row in time.modules.iter().take(ROWS) {
-        let share = share_of((row.seconds * 1e12) as i64, (time.device_seconds * 1e12) as i64);
-        let name = if row.module.is_empty() { "outside of modules" } else { &row.module };
-        writeln!(text, "    {:>10}  {share:>5}  {:<9}  {name}", seconds(row.seconds), row.bound_by)?;
+    for [name, seconds, share, bound_by] in modules(time).take(ROWS) {
+        writeln!(text, "    {seconds:>10}  {share:>5}  {bound_by:<9}  {name}")?;
     }
     writeln!(text, "  Kernels that take longest (predicted)")?;
     for row in time.kernels.iter().take(ROWS) {
-        let share = share_of((row.seconds * 1e12) as i64, (time.device_seconds * 1e12) as i64);
+        let share = share(row.seconds, time);
         let back = if row.backward { "backward of " } else { "" };
         let place = place_or_not(row.line.as_ref());
         writeln!(text, "    {:>10}  {share:>5}  {:<9}  {}, {back}{place}", seconds(row.seconds), row.bound_by, row.operator)?;
