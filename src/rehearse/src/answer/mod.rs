@@ -22,6 +22,7 @@ mod verdict;
 pub use cards::{CardAnswer, OnCard, Outside};
 pub use contents::BlockGroup;
 pub use host::HostMemory;
+pub use meter::meters;
 pub use out_of_memory::Caught;
 pub use passes::{Leftover, NeedlessGraphs, trains};
 pub use phases::PhaseRow;

@@ -19,9 +19,13 @@ use std::fmt::Write;
 
 /// The whole answer, each line ended.
 pub fn answer(answer: &Answer) -> String {
+    written(|text| write_answer(text, answer))
+}
+
+/// Writing into a string cannot fail.
+fn written(write: impl FnOnce(&mut String) -> std::fmt::Result) -> String {
     let mut text = String::new();
-    // Writing into a string cannot fail.
-    let _ = write_answer(&mut text, answer);
+    let _ = write(&mut text);
     text
 }
 
@@ -54,8 +58,7 @@ pub fn wrapped(text: &str, columns: usize) -> String {
 
 fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     let gpu = &answer.gpu;
-    writeln!(text)?;
-    writeln!(text, "{}", headline(answer))?;
+    writeln!(text, "\n{}", headline(answer))?;
     if answer.verdict == RehearsalVerdict::DoesNotFit {
         writeln!(text, "  With --what-if: what would make it fit, and the lines to write.")?;
     }
@@ -176,8 +179,7 @@ fn cached(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     if reserved == 0 {
         return Ok(());
     }
-    writeln!(text)?;
-    write!(text, "  Of what was reserved, {} ({}) was never allocated at once", bytes(idle), share_of(idle, reserved))?;
+    write!(text, "\n  Of what was reserved, {} ({}) was never allocated at once", bytes(idle), share_of(idle, reserved))?;
     let saves = worst.fragmentation.reserved_if_expandable.map(|expandable| (expandable, reserved - expandable));
     match saves.filter(|(_, saved)| *saved >= 64 << 20 && *saved * 20 >= reserved) {
         Some((expandable, _)) => {
@@ -362,10 +364,7 @@ type NeedsBySetting = [(String, Result<i64, String>)];
 
 /// What a snapshot of a real GPU's allocator says, and what it would need, each line ended.
 pub fn snapshot(answer: &Answer, trace: &Trace, about: Option<&OfCard>, needs: &NeedsBySetting) -> String {
-    let mut text = String::new();
-    // Writing into a string cannot fail.
-    let _ = write_snapshot(&mut text, answer, trace, about, needs);
-    text
+    written(|text| write_snapshot(text, answer, trace, about, needs))
 }
 
 fn write_snapshot(
@@ -461,17 +460,14 @@ fn kept(text: &mut String, trace: &Trace, device: u16) -> std::fmt::Result {
 const ROWS: usize = 6;
 
 fn table(text: &mut String, title: &str, held: &[LiveBytes], rows: usize, total: i64) -> std::fmt::Result {
-    writeln!(text)?;
-    writeln!(text, "  {title}")?;
-    for row in held.iter().take(rows) {
-        writeln!(text, "    {:>10}  {:>5}  {}", bytes(row.bytes), share_of(row.bytes, total), short(&row.name))?;
-    }
-    Ok(())
+    writeln!(text, "\n  {title}")?;
+    held.iter()
+        .take(rows)
+        .try_for_each(|row| writeln!(text, "    {:>10}  {:>5}  {}", bytes(row.bytes), share_of(row.bytes, total), short(&row.name)))
 }
 
 fn phases(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
-    writeln!(text)?;
-    writeln!(text, "  {:<6} {:<10} {:>14} {:>14} {:>14}", "step", "phase", "peak", "at its end", "reserved")?;
+    writeln!(text, "\n  {:<6} {:<10} {:>14} {:>14} {:>14}", "step", "phase", "peak", "at its end", "reserved")?;
     // The first step and the last one: those between are as the last.
     let last = worst.phases.iter().map(|row| row.step).max().unwrap_or(0);
     for row in worst.phases.iter().filter(|row| row.step <= 1 || row.step == last) {

@@ -44,10 +44,9 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
         "architecture" => format!("constants from records of {others}, a card of the same architecture"),
         _ => "constants from specifications: no records of such a card".to_string(),
     };
-    writeln!(text)?;
     writeln!(
         text,
-        "  {} takes {} (predicted; {:.0} %: {}) on {}; bound by {}.",
+        "\n  {} takes {} (predicted; {:.0} %: {}) on {}; bound by {}.",
         match (time.unit, time.passes) {
             ("token", _) => "A token of the longest text".to_string(),
             ("step", _) => "A step".to_string(),
