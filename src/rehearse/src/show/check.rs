@@ -1,6 +1,6 @@
 //! `--check`: a rehearsal held against an earlier one, as a test of memory.
 
-use super::diff::{PeakDiff, diff};
+use super::diff::{PeakDiff, diff, signed};
 use crate::answer::{Answer, BlockGroup, answer, moment};
 use crate::capture::plain::on_one_line;
 use crate::capture::session::Capture;
@@ -179,13 +179,8 @@ impl Earlier {
         {
             let more = after - before > tolerance.of(before);
             grew |= more;
-            let sign = if after < before { "-" } else { "+" };
-            let change = Bytes((after - before).unsigned_abs());
-            let _ = writeln!(
-                text,
-                "  peak {name:<10} {before:>15} B -> {after:>15} B  {sign}{change}{}",
-                if more { "  GREW" } else { "" }
-            );
+            let (change, grown) = (signed(after - before), if more { "  GREW" } else { "" });
+            let _ = writeln!(text, "  peak {name:<10} {before:>15} B -> {after:>15} B  {change}{grown}");
         }
         if let (Some(before), Some(after)) = (self.processes.first(), now.processes.first()) {
             if (before.peak.phase.as_str(), before.peak.step) != (after.peak.phase, after.peak.step) {

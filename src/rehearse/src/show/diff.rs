@@ -232,7 +232,7 @@ fn change(was: &[&BlockGroup], now: &[&BlockGroup], before: (usize, i64), after:
     (change, None)
 }
 
-fn signed(bytes: i64) -> String {
+pub fn signed(bytes: i64) -> String {
     format!("{}{}", if bytes < 0 { "-" } else { "+" }, Bytes(bytes.unsigned_abs()))
 }
 
@@ -269,15 +269,9 @@ impl PeakDiff {
         let (mut text, change) = (String::new(), self.after - self.before);
         let width = self.rows.iter().take(most).map(|row| without_folder(&row.line).len()).max().unwrap_or(0);
         for row in self.rows.iter().take(most) {
-            let source = row.source.as_deref().unwrap_or(&row.function);
-            let line = on_one_line(without_folder(&row.line));
-            let _ = writeln!(
-                text,
-                "    {:>11}  {:<13}  {line:<width$}  {:.72}",
-                signed(row.bytes),
-                row.change.words(),
-                on_one_line(source)
-            );
+            let source = on_one_line(row.source.as_deref().unwrap_or(&row.function));
+            let (bytes, change, line) = (signed(row.bytes), row.change.words(), on_one_line(without_folder(&row.line)));
+            let _ = writeln!(text, "    {bytes:>11}  {change:<13}  {line:<width$}  {source:.72}");
             let about = row.about();
             if !about.is_empty() {
                 let _ = writeln!(text, "    {:>11}  {:<13}  {}", "", "", on_one_line(&about));

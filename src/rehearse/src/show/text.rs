@@ -263,11 +263,8 @@ fn verdict(answer: &Answer) -> String {
         needs => format!("; {needs} would be enough"),
     });
     let less = answer.went_on_after().map_or(String::new(), |caught| {
-        let line = place_or_not(caught.line.as_ref());
-        format!(
-            " after it went on with less: a try of {} was too much at {line}, and what then worked is told here",
-            bytes(caught.largest)
-        )
+        let (line, largest) = (place_or_not(caught.line.as_ref()), bytes(caught.largest));
+        format!(" after it went on with less: a try of {largest} was too much at {line}, and what then worked is told here")
     });
     let until = match answer.peak_reserved {
         0 => "before it used the GPU.".to_string(),
@@ -376,22 +373,13 @@ fn write_snapshot(
 ) -> std::fmt::Result {
     let Some(worst) = answer.processes.first() else { return Ok(()) };
     let (device, gpu) = (worst.device, &answer.gpu);
-    writeln!(
-        text,
-        "\nGPU {device}: {} allocated and {} reserved at most, in {} events of PyTorch's allocator.",
-        bytes(worst.peak_allocated),
-        bytes(worst.peak_reserved),
-        about.map_or(0, |card| card.events)
-    )?;
+    let (allocated, reserved) = (bytes(worst.peak_allocated), bytes(worst.peak_reserved));
+    let most = format!("{allocated} allocated and {reserved} reserved at most");
+    writeln!(text, "\nGPU {device}: {most}, in {} events of PyTorch's allocator.", about.map_or(0, |card| card.events))?;
     if let (Some((_, Ok(least))), Some(needs)) = (needs.first(), answer.needs_at_least) {
         let verdict = if *least > gpu.memory { "would NOT FIT" } else { "would fit" };
-        writeln!(
-            text,
-            "It {verdict} {} ({}): it needs at least {}, the CUDA context included.",
-            gpu.name,
-            bytes(gpu.memory),
-            bytes(needs)
-        )?;
+        let card = format!("{} ({})", gpu.name, bytes(gpu.memory));
+        writeln!(text, "It {verdict} {card}: it needs at least {}, the CUDA context included.", bytes(needs))?;
     }
     let failed = about.map_or(&[][..], |card| &card.failed);
     if let Some(FailedRequest { bytes: asked, free }) = failed.last() {
@@ -421,11 +409,8 @@ fn write_snapshot(
     }
     kept(text, trace, device)?;
     cached(text, worst)?;
-    writeln!(
-        text,
-        "\n  The least memory that these allocations need, {} of CUDA context included, with PyTorch's allocator set",
-        bytes(gpu.context)
-    )?;
+    let context = format!("{} of CUDA context included", bytes(gpu.context));
+    writeln!(text, "\n  The least memory that these allocations need, {context}, with PyTorch's allocator set")?;
     for (setting, least) in needs {
         let least = match least {
             Ok(least) => bytes(*least),
@@ -525,12 +510,9 @@ pub fn findings(worst: &ProcessAnswer) -> Vec<Finding> {
     ];
     found.extend(worst.needless_graphs.as_ref().map(needless_graphs));
     found.extend(worst.explicit_attention.as_ref().map(|attention| {
-        let title = format!(
-            "Attention is written out: its scores are {} of the peak ({}), with a softmax at {}.",
-            bytes(attention.bytes),
-            share_of(attention.bytes, worst.peak.bytes),
-            place_of(&attention.line)
-        );
+        let (scores, share) = (bytes(attention.bytes), share_of(attention.bytes, worst.peak.bytes));
+        let at = place_of(&attention.line);
+        let title = format!("Attention is written out: its scores are {scores} of the peak ({share}), with a softmax at {at}.");
         let remedy = "torch.nn.functional.scaled_dot_product_attention(q, k, v) in its place keeps none of them";
         Finding::new(title, std::iter::once(remedy.to_string()))
     }));
@@ -612,13 +594,8 @@ fn growth_at(line: &LiveBytes) -> String {
 
 /// `losses, a list of 3 tensors (train.py, main)`
 fn keeper_of(keeper: &Retainer) -> String {
-    format!(
-        "{}, {} ({}, {})",
-        on_one_line(&keeper.name),
-        on_one_line(&keeper.what),
-        short(&keeper.file),
-        on_one_line(&keeper.function)
-    )
+    let [name, what, function] = [&keeper.name, &keeper.what, &keeper.function].map(|text| on_one_line(text));
+    format!("{name}, {what} ({}, {function})", short(&keeper.file))
 }
 
 /// `input_ids of GPT: 8 x 312 to 8 x 512, the most in step 2`
@@ -669,10 +646,8 @@ fn held_back(text: &mut String, answer: &Answer) -> std::fmt::Result {
         lines.push(format!("Held back, your own files are as they were: {what}: {names}; {after}."));
     }
     if !held.removed.is_empty() {
-        lines.push(format!(
-            "Still there, though the script removed or moved it: {}.",
-            named(held.removed.iter().map(|path| short(path)).collect())
-        ));
+        let removed = named(held.removed.iter().map(|path| short(path)).collect());
+        lines.push(format!("Still there, though the script removed or moved it: {removed}."));
     }
     let whole = answer.checkpoint();
     let mut disk = Vec::new();
