@@ -128,27 +128,21 @@ fn time_of(time: &Prediction) -> (String, Vec<[String; 4]>) {
 }
 
 fn figures(answer: &Answer, view: &View) -> Vec<Value> {
-    let process = view.process;
-    let row = |what: &str, value: i64, note: String| context! { what, size => bytes(value), bytes => value, note };
-    let on_device = process.peak_reserved + answer.gpu.context;
-    let context = format!("with {} of context (assumed)", bytes(answer.gpu.context));
+    let (process, gpu) = (view.process, &answer.gpu);
+    let row = |what: &str, value: i64, note: &str| context! { what, size => bytes(value), bytes => value, note };
+    let on_device = process.peak_reserved + gpu.context;
     let beyond = bytes(process.fragmentation.reserved_beyond_allocated);
+    let reserved = format!("what the allocator had of the GPU, {beyond} more than was ever allocated");
     let mut rows = vec![
-        row("peak requested", process.peak_requested, "what tensors asked for".to_string()),
-        row("peak allocated", process.peak_allocated, "rounded up by the allocator".to_string()),
-        row(
-            "peak reserved",
-            process.peak_reserved,
-            format!("what the allocator had of the GPU, {beyond} more than was ever allocated"),
-        ),
-        row("on the GPU", on_device, context),
+        row("peak requested", process.peak_requested, "what tensors asked for"),
+        row("peak allocated", process.peak_allocated, "rounded up by the allocator"),
+        row("peak reserved", process.peak_reserved, &reserved),
+        row("on the GPU", on_device, &format!("with {} of context (assumed)", bytes(gpu.context))),
     ];
-    if answer.gpu.memory >= on_device && process.out_of_memory.is_none() {
-        rows.push(row("headroom", answer.gpu.memory - on_device, format!("of {}", bytes(answer.gpu.memory))));
+    if gpu.memory >= on_device && process.out_of_memory.is_none() {
+        rows.push(row("headroom", gpu.memory - on_device, &format!("of {}", bytes(gpu.memory))));
     }
-    if let Some(needs) = answer.needs_at_least {
-        rows.push(row("needs at least", needs, smallest(answer)));
-    }
+    rows.extend(answer.needs_at_least.map(|needs| row("needs at least", needs, &smallest(answer))));
     rows
 }
 

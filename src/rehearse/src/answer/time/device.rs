@@ -317,12 +317,8 @@ mod tests {
     }
 
     #[test]
-    fn a_size_alone_has_no_time() {
+    fn what_a_card_lacks_is_said_by_name_and_a_size_alone_has_no_time() {
         assert!(CardModel::of(&"24GiB".parse().unwrap()).unwrap_err().contains("name one"));
-    }
-
-    #[test]
-    fn what_a_card_lacks_is_said_by_name() {
         let h100: Card = "h100".parse().unwrap();
         let error = CardModel::of(&Card { speed: None, no_figures_of: &["tf32", "host_bandwidth"], ..h100 }).unwrap_err();
         assert!(error.contains("no tf32, host_bandwidth of h100"), "{error}");
