@@ -15,7 +15,7 @@ use crate::capture::session::{Capture, Found, Needs, OtherValues, ScriptFailed, 
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 use sim::cards::Card;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 
 /// Whether the script can run on the card.
@@ -296,12 +296,9 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     let (memory, context) = (run.card.memory.cast_signed(), run.card.context.cast_signed());
     let cards = run.occupancy.cards(&processes, &run.traces);
     let on_device = cards.first().map_or(figure(|p| p.peak_reserved) + context, |card| card.peak);
-    let mut notes: Vec<String> = Vec::new();
-    for note in run.traces.iter().flat_map(|trace| &trace.notes) {
-        if !notes.contains(note) {
-            notes.push(note.clone());
-        }
-    }
+    let mut said = HashSet::new();
+    let of_processes = run.traces.iter().flat_map(|trace| &trace.notes).filter(|note| said.insert(*note));
+    let mut notes: Vec<String> = of_processes.cloned().collect();
     notes.extend(ends::beside(&run.traces, verdict == RehearsalVerdict::ScriptFailed, one_failed.as_ref()));
     if run.timed_out && enough {
         notes.push("it had not ended by itself when the time of --timeout was over; its steps had been seen".to_string());

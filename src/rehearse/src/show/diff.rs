@@ -178,11 +178,8 @@ fn row(was: &[&BlockGroup], now: &[&BlockGroup]) -> Option<DiffRow> {
         };
         groups.iter().max_by_key(|group| of(group)).map(|group| (*group).clone())
     };
-    let group = if after.1 > before.1 {
-        speaker(now, was).or_else(|| speaker(was, now))
-    } else {
-        speaker(was, now).or_else(|| speaker(now, was))
-    }?;
+    let (most, least) = if after.1 > before.1 { (now, was) } else { (was, now) };
+    let group = speaker(most, least).or_else(|| speaker(least, most))?;
     let (change, freed) = change(was, now, before, after);
     let place = now.first().or(was.first())?;
     Some(DiffRow {
@@ -217,14 +214,11 @@ fn change(was: &[&BlockGroup], now: &[&BlockGroup], before: (usize, i64), after:
         (0, _) if is_copy && made(was) == 0 => Change::CopyForView,
         (0, _) => Change::New,
         (_, 0) => Change::Gone,
-        (old, new) if old == new => {
-            let ratio = after.1.max(before.1) as f64 / after.1.min(before.1).max(1) as f64;
-            match () {
-                () if [2.0, 4.0, 8.0].contains(&ratio) => Change::OtherType,
-                () if after.1 > before.1 => Change::Larger,
-                () => Change::Smaller,
-            }
-        }
+        (old, new) if old == new => match after.1.max(before.1) as f64 / after.1.min(before.1).max(1) as f64 {
+            2.0 | 4.0 | 8.0 => Change::OtherType,
+            _ if after.1 > before.1 => Change::Larger,
+            _ => Change::Smaller,
+        },
         (old, new) if new > old => Change::MoreBlocks,
         _ if after.1 < before.1 => Change::FewerBlocks,
         _ => Change::Larger,

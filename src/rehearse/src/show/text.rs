@@ -14,7 +14,7 @@ use base::units::{Bytes, counted};
 use serde::{Deserialize, Serialize};
 use sim::trace::blocks;
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 /// The whole answer, each line ended.
@@ -223,18 +223,13 @@ fn managed(answer: &Answer) -> Option<String> {
 /// What the script has and did not come to, a place of each kind.
 fn unseen(answer: &Answer) -> Option<String> {
     let worst = answer.processes.first().filter(|_| answer.verdict.fits())?;
-    let mut kinds: Vec<&SkippedCode> = Vec::new();
-    for row in &worst.unreached {
-        if !kinds.iter().any(|known| known.phase == row.phase) {
-            kinds.push(row);
-        }
-    }
-    let place = |row: &&SkippedCode| match (row.phase.as_str(), row.line) {
+    let place = |row: &SkippedCode| match (row.phase.as_str(), row.line) {
         ("later", line) => format!("what comes later ({}:{line})", short(&row.file)),
         (phase, 0) => phase.to_string(),
         (phase, line) => format!("{phase} ({}:{line})", short(&row.file)),
     };
-    let mut not_reached: Vec<String> = kinds.iter().map(place).collect();
+    let mut phases = HashSet::new();
+    let mut not_reached: Vec<String> = worst.unreached.iter().filter(|row| phases.insert(&row.phase)).map(place).collect();
     let was_given = || answer.notes.iter().any(|note| note.starts_with("--longest: of "));
     if !worst.varied.is_empty() && !was_given() {
         not_reached.push("batches larger than those that were seen (--longest)".to_string());
