@@ -40,20 +40,6 @@ sim::listed! {
     }
 }
 
-impl WorkKind {
-    /// As records of operators have it.
-    pub fn named(name: &str) -> Option<WorkKind> {
-        WorkKind::ALL.iter().copied().find(|kind| kind.name() == name)
-    }
-}
-
-impl Precision {
-    /// As records of operators have it.
-    pub fn named(name: &str) -> Option<Precision> {
-        Precision::ALL.iter().copied().find(|precision| precision.name() == name)
-    }
-}
-
 /// One operator's kernels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Work {
