@@ -1,6 +1,6 @@
 //! `vramlab fit`: the largest batch or context that fits a card.
 
-use super::rehearsal::{RunFlags, cards, failed, print_answer, write_json};
+use super::rehearsal::{RunFlags, cards, give};
 use anyhow::{Result, ensure};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -46,11 +46,7 @@ pub struct FitOptions {
 }
 
 /// Finds what fits, says it, and gives the exit status.
-pub fn fit(options: &FitOptions) -> u8 {
-    run(options).unwrap_or_else(|error| failed(&error))
-}
-
-fn run(options: &FitOptions) -> Result<u8> {
+pub fn fit(options: &FitOptions) -> Result<u8> {
     ensure!(
         !options.command.is_empty() || options.model.is_some(),
         "there is no command to rehearse; write it after --, as in: vramlab fit --batch '--batch-size {{}}' -- python train.py"
@@ -67,11 +63,6 @@ fn run(options: &FitOptions) -> Result<u8> {
             fits.extend(rehearse::fit::fit(&rehearsals, of, template)?);
         }
     }
-    if let Some(path) = &options.json {
-        write_json(path, &fits)?;
-    }
-    if !options.quiet {
-        print_answer(options.json.as_deref(), &table(&fits));
-    }
+    give(options.json.as_deref(), options.quiet, &fits, &table(&fits))?;
     Ok(if fits.iter().all(|fit| fit.largest > 0) { 0 } else { 3 })
 }

@@ -4,10 +4,10 @@ use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
 use base::{eprint, eprintln, print};
 use clap::builder::PossibleValuesParser;
-use clap::{Args, ValueEnum};
+use clap::{Args, value_parser};
 use rehearse::check::{Earlier, Tolerance};
 use rehearse::what_if::{self, BatchFlags, Trials};
-use rehearse::{Answer, FlagTemplate, Rehearsal, RehearsalResult, RehearsalVerdict, ScriptFailed, files, preset, show};
+use rehearse::{Answer, FlagTemplate, Rehearsal, RehearsalResult, RehearsalVerdict, files, preset, show};
 use serde::Serialize;
 use sim::cards::Card;
 use std::ffi::OsString;
@@ -112,7 +112,7 @@ pub struct RehearseOptions {
     keep_writes: Option<PathBuf>,
 
     /// GPUs of the simulated machine; one where it is not given, or as many as a launcher starts ranks
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=16))]
     gpus: Option<u32>,
 
     /// Let other streams' work end N kernels later, as behind a host that runs ahead of its GPU; 0 is never behind
@@ -156,15 +156,15 @@ pub struct RehearseOptions {
     accumulation: Option<FlagTemplate>,
 
     /// With --what-if: number of GPUs for zero1, zero2 and fsdp2
-    #[arg(long, value_name = "N", default_value = "2", requires = "what_if")]
+    #[arg(long, value_name = "N", default_value = "2", requires = "what_if", value_parser = value_parser!(u32).range(2..))]
     cards: u32,
 
     #[arg(long, help = what_if::only_help(), value_name = "NAMES", value_delimiter = ',', requires = "what_if")]
     only: Vec<String>,
 
     /// With --what-if: `cuda` measures bytes and times on a real GPU; `dry` is the simulated one
-    #[arg(long, value_name = "dry|cuda", default_value = "dry", requires = "what_if", conflicts_with = "gpu")]
-    device: TrialDevice,
+    #[arg(long, value_name = "dry|cuda", default_value = "dry", value_parser = ["dry", "cuda"], requires = "what_if", conflicts_with = "gpu")]
+    device: String,
 
     /// Keep the whole rehearsal in one file, for `vramlab show FILE`
     #[arg(long, value_name = "FILE")]
@@ -191,15 +191,6 @@ impl FromStr for Rank {
             _ => text.parse().map(Rank::One).map_err(|_| format!("'{text}' is no rank: a number from 0 on, or all")),
         }
     }
-}
-
-/// What the variants of `--what-if` run on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum TrialDevice {
-    /// The simulated GPU.
-    Dry,
-    /// A real one.
-    Cuda,
 }
 
 /// What `--batch` says: a preset's batch, or how the user's command is told its batch.
@@ -249,12 +240,17 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// Prints an answer on the standard output, unless JSON is there.
-pub fn print_answer(json: Option<&Path>, text: &str) {
+/// Writes an answer as JSON where that is wanted, and prints its text, on the standard output unless JSON is there.
+pub fn give(json: Option<&Path>, quiet: bool, answer: &impl Serialize, text: &str) -> Result<()> {
+    if let Some(path) = json {
+        write_json(path, answer)?;
+    }
     match json.is_some_and(|path| path.as_os_str() == "-") {
+        _ if quiet => {}
         true => eprint!("{text}"),
         false => print!("{text}"),
     }
+    Ok(())
 }
 
 impl RunFlags {
@@ -285,10 +281,6 @@ impl RunFlags {
 impl RehearseOptions {
     /// Once the flags are seen to be possible, the rehearsal on that card.
     fn rehearsal(&self, command: &[OsString], card: Card) -> Result<Rehearsal> {
-        if let Some(gpus) = self.gpus {
-            ensure!((1..=16).contains(&gpus), "--gpus {gpus}: a process can see 1 to 16");
-        }
-        ensure!(self.cards > 1, "--cards {}: write a number from 2 on", self.cards);
         ensure!(
             (0.01..=100.0).contains(&self.host_factor),
             "--host-factor {}: write a number from 0.01 to 100, such as 0.7 for a host that is faster than this one",
@@ -307,19 +299,16 @@ impl RehearseOptions {
         if let Some(file) = &self.prices {
             rehearse::time::use_prices(file)?;
         }
-        let rank = match (self.world_size, self.rank) {
-            (Some(size), Some(Rank::One(rank))) => {
-                ensure!(rank < size, "--rank {rank}: the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));
-                Some((rank, size))
-            }
-            (Some(size), Some(Rank::All)) => Some((0, size)),
-            _ => None,
-        };
+        let first = if let Some(Rank::One(rank)) = self.rank { rank } else { 0 };
+        let rank = self.world_size.map(|size| (first, size));
+        if let Some((rank, size)) = rank {
+            ensure!(rank < size, "--rank {rank}: the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));
+        }
         let mut rehearsal = self.run.rehearsal(command, card, self.outputs.quiet)?;
         (rehearsal.host_factor, rehearsal.gpus, rehearsal.cards, rehearsal.rank) = (self.host_factor, self.gpus, self.cards, rank);
         (rehearsal.lag, rehearsal.clock) = (self.lag, self.clock);
         (rehearsal.longest, rehearsal.host_memory) = (self.longest, self.host_memory.map(|size| size.0));
-        (rehearsal.measures, rehearsal.is_silent) = (self.device == TrialDevice::Cuda, false);
+        (rehearsal.measures, rehearsal.is_silent) = (self.device == "cuda", false);
         rehearsal.leaves_stdout = self.outputs.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
         rehearsal.keep_writes = self.keep_writes.clone();
         Ok(rehearsal)
@@ -369,17 +358,7 @@ pub fn progress(quiet: bool) -> fn(&str) {
 }
 
 /// Rehearses the command, says what came of it, and gives the exit status.
-pub fn rehearse(options: &RehearseOptions) -> u8 {
-    run(options).unwrap_or_else(|error| failed(&error))
-}
-
-/// Says why there is no answer, and gives the exit status.
-pub fn failed(error: &anyhow::Error) -> u8 {
-    eprintln!("vramlab: {error:#}");
-    if error.downcast_ref::<ScriptFailed>().is_some() { status(RehearsalVerdict::ScriptFailed) } else { BAD_INPUT }
-}
-
-fn run(options: &RehearseOptions) -> Result<u8> {
+pub fn rehearse(options: &RehearseOptions) -> Result<u8> {
     if options.model.is_none() {
         let first = options
             .command
@@ -474,22 +453,21 @@ fn whole(options: &RehearseOptions, rehearsal: &Rehearsal) -> Result<RehearsalRe
 /// Tries the techniques, says what came of it, and gives the exit status.
 fn what_if(options: &RehearseOptions, rehearsal: &Rehearsal, batch: Option<BatchFlags>) -> Result<u8> {
     let found = what_if::what_if(rehearsal, &Trials { batch, only: options.only.clone() })?;
-    if let Some(path) = &options.outputs.json {
-        write_json(path, found.rows())?;
-    }
     let text = found.text();
     if let Some(folder) = &options.outputs.out {
-        fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
         write_json(&folder.join("what-if.json"), found.rows())?;
         for (name, content) in [("what-if.txt", &text), ("what-if.svg", &found.picture()?)] {
             let path = folder.join(name);
             fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;
         }
     }
-    if !options.outputs.quiet {
-        print_answer(options.outputs.json.as_deref(), &text);
-    }
+    give(options.outputs.json.as_deref(), options.outputs.quiet, found.rows(), &text)?;
     Ok(status(if found.fits() { RehearsalVerdict::Fits } else { RehearsalVerdict::DoesNotFit }))
+}
+
+/// The exit status of the first answer that has another than 0.
+fn first_bad(answers: &[Answer]) -> u8 {
+    answers.iter().map(|answer| status(answer.verdict)).find(|status| *status != 0).unwrap_or(0)
 }
 
 /// The ranks of a job that may differ: the first two, as stages of a pipeline or groups of experts part there, the middle one and the last.
@@ -519,7 +497,7 @@ fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32) -> Res
         let why = if is_whole { "needs most" } else { "did not come to its steps" };
         eprintln!("\n  Rank {} {why}: the answer above is its.", names[at]);
     }
-    Ok(answers.iter().map(|answer| status(answer.verdict)).find(|status| *status != 0).unwrap_or(0))
+    Ok(first_bad(&answers))
 }
 
 /// The same on more cards. What PyTorch and its libraries choose depends on the card, so each is rehearsed, all but the first in silence; cards
@@ -586,5 +564,5 @@ fn several(options: &RehearseOptions, rehearsals: &[Rehearsal]) -> Result<u8> {
     if is_all && answers.iter().any(|answer| answer.verdict.fits()) {
         return Ok(0);
     }
-    Ok(answers.iter().map(|answer| status(answer.verdict)).find(|status| *status != 0).unwrap_or(0))
+    Ok(first_bad(&answers))
 }

@@ -8,7 +8,6 @@ mod rows;
 mod trial;
 
 pub use environments::{Base, Environments, clear};
-pub use followed::is_interrupted;
 pub use ranges::{Pin, Wanted, combinations};
 pub use rows::{Table, rows};
 pub use trial::Trial;
