@@ -1,5 +1,6 @@
 //! `vramlab fit`: the largest batch or context that fits a card, found by rehearsals: it fits, and the next one does not.
 
+use super::of_each;
 use super::replay::{self, AllocationTrace};
 use super::template::FlagTemplate;
 use crate::answer::time::Prediction;
@@ -94,20 +95,9 @@ impl TriedTime {
 /// # Errors
 /// The script fails, as a [`ScriptFailed`]; there is nothing to rehearse.
 pub fn fit(rehearsals: &[Rehearsal], of: Dimension, template: &FlagTemplate) -> Result<Vec<Fit>> {
-    let mut fits = Vec::new();
     // A rehearsal keeps about one core at work.
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    for some in rehearsals.chunks(cores) {
-        let found: Vec<Result<Fit>> = thread::scope(|scope| {
-            let search = |rehearsal| scope.spawn(move || on_card(rehearsal, of, template));
-            let threads: Vec<_> = some.iter().map(search).collect();
-            threads.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(anyhow!("a search broke off")))).collect()
-        });
-        for fit in found {
-            fits.push(fit?);
-        }
-    }
-    Ok(fits)
+    let cores = thread::available_parallelism().map_or(1, usize::from).min(rehearsals.len());
+    of_each(rehearsals, cores, |_, rehearsal| on_card(rehearsal, of, template)).into_iter().collect()
 }
 
 /// The answers as a table.

@@ -8,6 +8,7 @@ use crate::answer::{RehearsalVerdict, SimulatedGpu, answer, trains};
 use crate::capture::plain::{first_line, on_one_line};
 use crate::capture::process::TechniqueOutcome;
 use crate::capture::session::{Capture, ScriptFailed};
+use crate::explore::of_each;
 use crate::explore::template::FlagTemplate;
 use crate::run::executor::{Rehearsal, Variant};
 use crate::show::text::short_failure;
@@ -18,8 +19,6 @@ use std::cmp::Reverse;
 use std::env;
 use std::fmt;
 use std::fs;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// What is tried.
@@ -209,8 +208,6 @@ fn room_for(bytes: u64) -> usize {
 
 /// A rehearsal each, as many at once as there are cores, and memory for a script that takes what it takes as it is.
 fn try_all(rehearsal: &Rehearsal, base: &MeasuredStep, choices: Vec<Combination>) -> Vec<VariantRow> {
-    let next = AtomicUsize::new(0);
-    let rows: Mutex<Vec<(usize, VariantRow)>> = Mutex::new(Vec::new());
     // On a real GPU they would take memory and time of one another.
     let cores = if rehearsal.measures { 1 } else { thread::available_parallelism().map_or(1, usize::from).min(choices.len()) };
     let at_once = cores.min(room_for(base.host_memory));
@@ -220,27 +217,11 @@ fn try_all(rehearsal: &Rehearsal, base: &MeasuredStep, choices: Vec<Combination>
             Bytes(base.host_memory)
         ));
     }
-    thread::scope(|scope| {
-        for _ in 0..at_once {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(choice) = choices.get(at) else { return };
-                    (rehearsal.progress)(&format!(
-                        "rehearsing with {} ({} of {})",
-                        choice.names.join(" + "),
-                        at + 1,
-                        choices.len()
-                    ));
-                    let row = try_one(rehearsal, base, choice.clone());
-                    rows.lock().unwrap_or_else(PoisonError::into_inner).push((at, row));
-                }
-            });
-        }
-    });
-    let mut rows = rows.into_inner().unwrap_or_else(PoisonError::into_inner);
-    rows.sort_by_key(|(at, _)| *at);
-    rows.into_iter().map(|(_, row)| row).collect()
+    of_each(&choices, at_once, |at, choice| {
+        let (names, count) = (choice.names.join(" + "), choices.len());
+        (rehearsal.progress)(&format!("rehearsing with {names} ({} of {count})", at + 1));
+        try_one(rehearsal, base, choice.clone())
+    })
 }
 
 fn try_one(rehearsal: &Rehearsal, base: &MeasuredStep, choice: Combination) -> VariantRow {
