@@ -127,13 +127,10 @@ pub fn libraries() -> Result<Libraries> {
             put(&folder.join(name), library)?;
         }
     }
-    for (name, target) in [
-        ("libcuda.so.1", "libcuda.so.1"),
-        ("libcuda.so", "libcuda.so.1"),
-        ("libnvidia-ml.so.1", "libnvidia-ml.so.1"),
-        ("libnvidia-ml.so", "libnvidia-ml.so.1"),
-    ] {
-        put_link(&folder.join("drivers").join(name), &Path::new("..").join(target))?;
+    for driver in ["libcuda.so", "libnvidia-ml.so"] {
+        for name in [driver, &format!("{driver}.1")] {
+            put_link(&folder.join("drivers").join(name), &Path::new("..").join(format!("{driver}.1")))?;
+        }
     }
     let (graphs, hub) = (cache.join("graphs"), cache.join("hub"));
     for made in [&compiled, &graphs, &hub] {

@@ -5,6 +5,7 @@ use super::row::{Burdens, Combination, MeasuredStep, VariantRow};
 use super::techniques::{ALLOCATOR, MEMORY_BUDGET, SETTINGS, SMALLER, Technique, is_for, techniques};
 use super::{picture, show};
 use crate::answer::{RehearsalVerdict, SimulatedGpu, answer, trains};
+use crate::capture::host::memory_of_this_machine;
 use crate::capture::plain::{first_line, on_one_line};
 use crate::capture::process::TechniqueOutcome;
 use crate::capture::session::{Capture, ScriptFailed};
@@ -18,7 +19,6 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::env;
 use std::fmt;
-use std::fs;
 use std::thread;
 
 /// What is tried.
@@ -197,13 +197,8 @@ fn only(wanted: &[String], choices: &[Combination], left_out: &[VariantRow]) -> 
 
 /// How many processes this machine has memory for, each of so many bytes, beside what runs on it; at least one.
 fn room_for(bytes: u64) -> usize {
-    let number = |text: &str| text.split_whitespace().find_map(|word| word.parse::<u64>().ok());
-    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available =
-        memory.lines().find(|line| line.starts_with("MemAvailable:")).and_then(number).map_or(u64::MAX, |kib| kib << 10);
-    // A container has a limit of its own.
-    let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().as_deref().and_then(number).unwrap_or(u64::MAX);
-    usize::try_from(available.min(limit) / bytes.max(1)).unwrap_or(usize::MAX).max(1)
+    let available = memory_of_this_machine("MemAvailable:").unwrap_or(u64::MAX);
+    usize::try_from(available / bytes.max(1)).unwrap_or(usize::MAX).max(1)
 }
 
 /// A rehearsal each, as many at once as there are cores, and memory for a script that takes what it takes as it is.
