@@ -101,25 +101,15 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
 
 /// Every technique, and those that this command cannot be given.
 fn choices(rehearsal: &Rehearsal, trials: &Trials) -> Result<(Vec<Combination>, Vec<VariantRow>)> {
-    let mut choices = Vec::new();
+    let switched_on =
+        |of: &Technique| Combination::of(of.name, of.group, Variant { techniques: vec![of.name], ..Variant::default() });
+    let mut choices: Vec<Combination> = techniques().iter().map(switched_on).collect();
     let mut left_out = Vec::new();
-    for Technique { name, group, .. } in techniques().iter().copied() {
-        choices.push(Combination {
-            names: vec![name.to_string()],
-            groups: vec![group],
-            variant: Variant { techniques: vec![name], ..Variant::default() },
-            ..Combination::default()
-        });
-    }
     let set = ["PYTORCH_ALLOC_CONF", ALLOCATOR].into_iter().find(|name| env::var_os(name).is_some_and(|value| !value.is_empty()));
     for (name, value) in SETTINGS {
-        let choice = Combination {
-            names: vec![name.to_string()],
-            groups: vec!["allocator"],
-            variant: Variant { settings: vec![(ALLOCATOR, value.to_string())], ..Variant::default() },
-            words: format!("{ALLOCATOR}={value}  # in the environment"),
-            ..Combination::default()
-        };
+        let variant = Variant { settings: vec![(ALLOCATOR, value.to_string())], ..Variant::default() };
+        let words = format!("{ALLOCATOR}={value}  # in the environment");
+        let choice = Combination { words, ..Combination::of(name, "allocator", variant) };
         match set {
             Some(set) => left_out.push(VariantRow::refused(choice, format!("{set} is set already"))),
             None => choices.push(choice),
@@ -131,36 +121,23 @@ fn choices(rehearsal: &Rehearsal, trials: &Trials) -> Result<(Vec<Combination>, 
             format!("--batch: the command has to say its batch, so that it can be divided; write {} into it", batch.text(32))
         })?;
         for factor in [2, 4, 8].into_iter().filter(|factor| now.is_multiple_of(*factor)) {
-            let smaller = batch.with(command, now / factor);
-            let mut words = format!("{}  # on the command line", batch.text(now / factor));
+            let (smaller, text) = (batch.with(command, now / factor), batch.text(now / factor));
             choices.push(match accumulation {
-                None => Combination {
-                    names: vec![format!("batch-{}", now / factor)],
-                    groups: vec![SMALLER],
-                    variant: Variant { command: Some(smaller), ..Variant::default() },
-                    words,
-                    ..Combination::default()
-                },
+                None => {
+                    let variant = Variant { command: Some(smaller), ..Variant::default() };
+                    let words = format!("{text}  # on the command line");
+                    Combination { words, ..Combination::of(&format!("batch-{}", now / factor), SMALLER, variant) }
+                }
                 Some(accumulation) => {
                     let steps = accumulation.number(command).unwrap_or(1) * factor;
-                    words.insert_str(batch.text(now / factor).len(), &format!(" {}", accumulation.text(steps)));
-                    Combination {
-                        names: vec![format!("accumulate-{factor}x")],
-                        groups: vec!["accumulation"],
-                        micro_batches: factor,
-                        variant: Variant {
-                            command: Some(accumulation.with(&smaller, steps)),
-                            techniques: vec!["accumulate"],
-                            ..Variant::default()
-                        },
-                        words,
-                    }
+                    let command = Some(accumulation.with(&smaller, steps));
+                    let variant = Variant { command, techniques: vec!["accumulate"], ..Variant::default() };
+                    let words = format!("{text} {}  # on the command line", accumulation.text(steps));
+                    let choice = Combination::of(&format!("accumulate-{factor}x"), "accumulation", variant);
+                    Combination { words, micro_batches: factor, ..choice }
                 }
             });
         }
-    }
-    for choice in &mut choices {
-        choice.variant.counts = true;
     }
     match trials.only.is_empty() {
         true => Ok((choices, left_out)),
@@ -170,15 +147,14 @@ fn choices(rehearsal: &Rehearsal, trials: &Trials) -> Result<(Vec<Combination>, 
 
 /// Those of `--only`: names, and names joined by + for what is tried together.
 fn only(wanted: &[String], choices: &[Combination], left_out: &[VariantRow]) -> Result<(Vec<Combination>, Vec<VariantRow>)> {
-    let mut sets = Vec::new();
-    let mut refused: Vec<VariantRow> = Vec::new();
-    'sets: for wanted in wanted {
+    let (mut sets, mut refused) = (Vec::new(), Vec::new());
+    for wanted in wanted {
+        if let Some(row) = left_out.iter().find(|row| wanted.split('+').any(|name| row.techniques[0] == name)) {
+            refused.push(row.clone());
+            continue;
+        }
         let mut set: Option<Combination> = None;
         for name in wanted.split('+') {
-            if let Some(row) = left_out.iter().find(|row| row.techniques[0] == name) {
-                refused.push(row.clone());
-                continue 'sets;
-            }
             let Some(choice) = choices.iter().find(|choice| choice.names[0] == name) else {
                 let names = choices.iter().flat_map(|choice| &choice.names).chain(left_out.iter().flat_map(|row| &row.techniques));
                 let known: Vec<&str> = names.map(String::as_str).collect();
