@@ -50,12 +50,38 @@ pub struct RunFlags {
     pub timeout: Option<f64>,
 }
 
-/// Where an answer goes: flags of `vramlab rehearse` and `vramlab show`.
+/// How an answer is said: flags of every command that rehearses.
 #[derive(Debug, Clone, Args)]
-pub struct Outputs {
+pub struct SaidFlags {
     /// Write the answer as JSON to a file, or with - to the standard output
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+
+    /// Print nothing but errors; the exit status is the answer
+    #[arg(long)]
+    pub quiet: bool,
+}
+
+impl SaidFlags {
+    /// Writes an answer as JSON where that is wanted, and prints its text, on the standard output unless JSON is there.
+    pub fn say(&self, answer: &impl Serialize, text: &str) -> Result<()> {
+        if let Some(path) = &self.json {
+            write_json(path, answer)?;
+        }
+        match self.json.as_ref().is_some_and(|path| path.as_os_str() == "-") {
+            _ if self.quiet => {}
+            true => eprint!("{text}"),
+            false => print!("{text}"),
+        }
+        Ok(())
+    }
+}
+
+/// Where an answer goes: flags of `vramlab rehearse` and `vramlab show`.
+#[derive(Debug, Clone, Args)]
+pub struct Outputs {
+    #[command(flatten)]
+    pub said: SaidFlags,
 
     /// Folder for the answer's files
     #[arg(long, value_name = "DIR")]
@@ -64,10 +90,6 @@ pub struct Outputs {
     /// Write a badge for a README, such as 'fits 12 GB', as SVG
     #[arg(long, value_name = "FILE")]
     pub badge: Option<PathBuf>,
-
-    /// Print nothing but errors; the exit status is the answer
-    #[arg(long)]
-    pub quiet: bool,
 
     /// Compare with an earlier answer of --json, or what --keep kept; exit status 4 where the peak grew
     #[arg(long, value_name = "FILE")]
@@ -240,19 +262,6 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// Writes an answer as JSON where that is wanted, and prints its text, on the standard output unless JSON is there.
-pub fn give(json: Option<&Path>, quiet: bool, answer: &impl Serialize, text: &str) -> Result<()> {
-    if let Some(path) = json {
-        write_json(path, answer)?;
-    }
-    match json.is_some_and(|path| path.as_os_str() == "-") {
-        _ if quiet => {}
-        true => eprint!("{text}"),
-        false => print!("{text}"),
-    }
-    Ok(())
-}
-
 impl RunFlags {
     /// Once the flags are seen to be possible, the rehearsal of a command on a card; `quiet` where nobody is told how it goes.
     pub fn rehearsal(&self, command: &[OsString], card: Card, quiet: bool) -> Result<Rehearsal> {
@@ -304,12 +313,12 @@ impl RehearseOptions {
         if let Some((rank, size)) = rank {
             ensure!(rank < size, "--rank {rank}: the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));
         }
-        let mut rehearsal = self.run.rehearsal(command, card, self.outputs.quiet)?;
+        let mut rehearsal = self.run.rehearsal(command, card, self.outputs.said.quiet)?;
         (rehearsal.host_factor, rehearsal.gpus, rehearsal.cards, rehearsal.rank) = (self.host_factor, self.gpus, self.cards, rank);
         (rehearsal.lag, rehearsal.clock) = (self.lag, self.clock);
         (rehearsal.longest, rehearsal.host_memory) = (self.longest, self.host_memory.map(|size| size.0));
         (rehearsal.measures, rehearsal.is_silent) = (self.device == "cuda", false);
-        rehearsal.leaves_stdout = self.outputs.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
+        rehearsal.leaves_stdout = self.outputs.said.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
         rehearsal.keep_writes = self.keep_writes.clone();
         Ok(rehearsal)
     }
@@ -384,7 +393,7 @@ pub fn rehearse(options: &RehearseOptions) -> Result<u8> {
         let can_write = fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
         can_write.with_context(|| format!("--out {}: files cannot be written there", folder.display()))?;
     }
-    for (flag, file) in [("--json", &options.outputs.json), ("--keep", &options.keep), ("--badge", &options.outputs.badge)] {
+    for (flag, file) in [("--json", &options.outputs.said.json), ("--keep", &options.keep), ("--badge", &options.outputs.badge)] {
         if let Some(parent) = file.as_deref().and_then(Path::parent) {
             ensure!(parent.as_os_str().is_empty() || parent.is_dir(), "{flag}: there is no folder {}", parent.display());
         }
@@ -414,9 +423,9 @@ pub fn rehearse(options: &RehearseOptions) -> Result<u8> {
 pub fn present(outputs: &Outputs, found: &RehearsalResult, earlier: Option<Earlier>) -> Result<u8> {
     let answer = &found.answer;
     // Before anything is printed: whoever reads that may be gone. Where the disk is full, that is said after the answer.
-    let json = outputs.json.as_deref().map_or(Ok(()), |path| write_json(path, answer));
+    let json = outputs.said.json.as_deref().map_or(Ok(()), |path| write_json(path, answer));
     let out = outputs.out.as_deref().map_or(Ok(()), |folder| files::write(folder, answer, &found.capture.traces));
-    if !outputs.quiet {
+    if !outputs.said.quiet {
         let terminal = rustix::termios::tcgetwinsize(std::io::stderr()).ok().filter(|size| size.ws_col > 0);
         let text = show::answer(answer);
         eprint!("{}", terminal.map_or_else(|| text.clone(), |size| show::wrapped(&text, size.ws_col.into())));
@@ -430,7 +439,7 @@ pub fn present(outputs: &Outputs, found: &RehearsalResult, earlier: Option<Earli
         && (answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit)
     {
         let (text, grew) = earlier.compare(answer, outputs.tolerance);
-        if grew || !outputs.quiet {
+        if grew || !outputs.said.quiet {
             eprint!("{text}");
         }
         if grew && answer.verdict.fits() {
@@ -443,8 +452,8 @@ pub fn present(outputs: &Outputs, found: &RehearsalResult, earlier: Option<Earli
 /// With the least memory that would do, unless nobody reads it.
 fn whole(options: &RehearseOptions, rehearsal: &Rehearsal) -> Result<RehearsalResult> {
     rehearsal.rehearse(
-        !options.outputs.quiet
-            || [&options.outputs.json, &options.outputs.out, &options.keep, &options.outputs.badge]
+        !options.outputs.said.quiet
+            || [&options.outputs.said.json, &options.outputs.out, &options.keep, &options.outputs.badge]
                 .into_iter()
                 .any(Option::is_some),
     )
@@ -461,7 +470,7 @@ fn what_if(options: &RehearseOptions, rehearsal: &Rehearsal, batch: Option<Batch
             fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;
         }
     }
-    give(options.outputs.json.as_deref(), options.outputs.quiet, found.rows(), &text)?;
+    options.outputs.said.say(found.rows(), &text)?;
     Ok(status(if found.fits() { RehearsalVerdict::Fits } else { RehearsalVerdict::DoesNotFit }))
 }
 
@@ -485,12 +494,12 @@ fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32) -> Res
         (one.rank, one.sent, one.is_silent) = (Some((*rank, size)), Some(sent.path().to_owned()), true);
         answers.push(whole(options, &one)?.answer);
     }
-    if let Some(path) = &options.outputs.json {
+    if let Some(path) = &options.outputs.said.json {
         write_json(path, &answers)?;
     }
     let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
     let most = answers.iter().enumerate().max_by_key(|(_, answer)| (!answer.verdict.fits(), answer.peak_on_device));
-    if let Some((at, answer)) = most.filter(|_| !options.outputs.quiet) {
+    if let Some((at, answer)) = most.filter(|_| !options.outputs.said.quiet) {
         eprint!("{}", show::answer(answer));
         eprint!("{}", show::side_by_side("rank", names.iter().map(String::as_str).zip(&answers)));
         let is_whole = answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit;
@@ -545,10 +554,10 @@ fn several(options: &RehearseOptions, rehearsals: &[Rehearsal]) -> Result<u8> {
     }
     answers.sort_by_key(|(at, _)| *at);
     let answers: Vec<Answer> = answers.into_iter().map(|(_, answer)| answer).collect();
-    if let Some(path) = &options.outputs.json {
+    if let Some(path) = &options.outputs.said.json {
         write_json(path, &answers)?;
     }
-    if !options.outputs.quiet {
+    if !options.outputs.said.quiet {
         eprint!("{}", show::side_by_side("GPU", answers.iter().map(|answer| (answer.gpu.name.as_str(), answer))));
         for (cards, why) in &left_out {
             let names: Vec<String> = cards.iter().map(Card::to_string).collect();

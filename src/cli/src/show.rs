@@ -46,13 +46,13 @@ fn of_snapshot(options: &ShowOptions) -> Result<u8> {
         "--check and --badge are for a rehearsal; of two snapshots compare what --json writes, by vramlab diff"
     );
     let found = SnapshotAnswer::open(&options.file, options.gpu, &options.python)?;
-    if let Some(path) = &options.outputs.json {
+    if let Some(path) = &options.outputs.said.json {
         write_json(path, &found.answer)?;
     }
     if let Some(folder) = &options.outputs.out {
         files::write(folder, &found.answer, &found.capture.traces)?;
     }
-    if !options.outputs.quiet {
+    if !options.outputs.said.quiet {
         eprint!("{}", found.text());
     }
     Ok(status(found.answer.verdict))

@@ -1,6 +1,6 @@
 //! `vramlab versions` and `vramlab bisect`: a script with other versions of what it imports.
 
-use super::rehearsal::{RunFlags, cards, give, progress, write_json};
+use super::rehearsal::{RunFlags, SaidFlags, cards, progress, write_json};
 use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
 use base::{eprint, println};
@@ -29,17 +29,12 @@ pub struct Rehearsing {
     #[arg(long, value_name = "SIZE", default_value = "20GiB")]
     cache_size: Bytes,
 
-    /// Write the answer as JSON to a file, or with - to the standard output
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    said: SaidFlags,
 
     /// Keep the answer and, of each version, its answer and capture; what is there is not rehearsed again
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-
-    /// Print nothing but errors
-    #[arg(long)]
-    quiet: bool,
 
     /// The command, after --, as in: -- python train.py
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
@@ -158,7 +153,7 @@ impl Rehearsing {
     }
 
     fn environments<'a>(&self, base: &'a Base) -> Environments<'a> {
-        Environments { base, python: self.python.clone(), limit: self.cache_size.0, progress: progress(self.quiet) }
+        Environments { base, python: self.python.clone(), limit: self.cache_size.0, progress: progress(self.said.quiet) }
     }
 
     fn present(&self, place: &Place, name: &str, value: &impl Serialize, text: &str) -> Result<()> {
@@ -166,7 +161,7 @@ impl Rehearsing {
             write_json(&place.path.join(format!("{name}.json")), value)?;
             fs::write(place.path.join(format!("{name}.txt")), text).with_context(|| format!("writing {name}.txt"))?;
         }
-        give(self.json.as_deref(), self.quiet, value, text)
+        self.said.say(value, text)
     }
 }
 
@@ -187,7 +182,7 @@ pub fn versions(options: &VersionsOptions) -> Result<u8> {
     let pins = packages.iter().map(|wanted| wanted.choose(&released(wanted)?)).collect::<Result<Vec<_>>>()?;
     let (trial, environments) = (rehearsing.trial(&base, &place.path)?, rehearsing.environments(&base));
     let rehearse = |name: &str, pins: &[_]| trial.with(&environments, name, pins);
-    let rows = rows(combinations(&pins), |name| trial.kept(name), rehearse, progress(rehearsing.quiet))?;
+    let rows = rows(combinations(&pins), |name| trial.kept(name), rehearse, progress(rehearsing.said.quiet))?;
     let table = Table::new(&trial, &card.to_string(), rows);
     rehearsing.present(&place, "versions", &table, &table.text())?;
     if rehearsing.out.is_some() && table.has_figures() {
@@ -208,7 +203,7 @@ struct Bisected<'a> {
 /// Finds the version that made it grow, says it, and gives the exit status.
 pub fn bisect(options: &BisectOptions) -> Result<u8> {
     let rehearsing = &options.rehearsing;
-    let (base, progress) = (Base::of(&rehearsing.command)?, progress(rehearsing.quiet));
+    let (base, progress) = (Base::of(&rehearsing.command)?, progress(rehearsing.said.quiet));
     let place = rehearsing.place(&format!("{:?} {:?}", options.package, options.repo))?;
     let trial = rehearsing.trial(&base, &place.path)?;
     let threshold = options.threshold.map(|size| size.0);
@@ -265,7 +260,7 @@ fn told(rehearsing: &Rehearsing, place: &Place, found: &FirstBad, peaks: &Peaks,
         before.heading(after),
         difference.text()
     );
-    if !found.skipped.is_empty() && !rehearsing.quiet {
+    if !found.skipped.is_empty() && !rehearsing.said.quiet {
         eprint!("vramlab: skipped, so that it may be one of them: {}\n", found.skipped.join(", "));
     }
     rehearsing.present(place, "bisect", &Bisected { found, difference }, &text)?;
