@@ -7,6 +7,7 @@ mod ranges;
 mod rows;
 mod trial;
 
+pub(super) use environments::in_path;
 pub use environments::{Base, Environments, clear};
 pub use ranges::{Pin, Wanted, combinations};
 pub use rows::{Table, rows};
