@@ -185,7 +185,8 @@ pub struct RehearseOptions {
     only: Vec<String>,
 
     /// With --what-if: `cuda` measures bytes and times on a real GPU; `dry` is the simulated one
-    #[arg(long, value_name = "dry|cuda", default_value = "dry", value_parser = ["dry", "cuda"], requires = "what_if", conflicts_with = "gpu")]
+    #[arg(long, value_name = "dry|cuda", default_value = "dry", requires = "what_if", conflicts_with = "gpu")]
+    #[arg(value_parser = ["dry", "cuda"])]
     device: String,
 
     /// Keep the whole rehearsal in one file, for `vramlab show FILE`

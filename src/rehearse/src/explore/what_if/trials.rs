@@ -3,7 +3,7 @@
 
 use super::row::{Burdens, Combination, MeasuredStep, VariantRow};
 use super::techniques::{ALLOCATOR, MEMORY_BUDGET, SETTINGS, SMALLER, Technique, is_for, techniques};
-use super::{picture, show};
+use super::show;
 use crate::answer::{RehearsalVerdict, SimulatedGpu, answer, trains};
 use crate::capture::host::memory_of_this_machine;
 use crate::capture::plain::{first_line, on_one_line};
@@ -39,8 +39,8 @@ pub struct BatchFlags {
 
 /// What each technique saves and costs.
 pub struct WhatIf {
-    base: MeasuredStep,
-    rows: Vec<VariantRow>,
+    pub(super) base: MeasuredStep,
+    pub(super) rows: Vec<VariantRow>,
 }
 
 impl WhatIf {
@@ -56,14 +56,6 @@ impl WhatIf {
     /// The table, the recommendation and its lines.
     pub fn text(&self) -> String {
         show::answer(&self.base, &self.rows)
-    }
-
-    /// What saves how much for how much more time, as SVG.
-    ///
-    /// # Errors
-    /// The drawing fails.
-    pub fn picture(&self) -> Result<String> {
-        picture::draw(&self.rows, &self.base)
     }
 }
 
@@ -196,30 +188,27 @@ fn try_all(rehearsal: &Rehearsal, base: &MeasuredStep, choices: Vec<Combination>
 }
 
 fn try_one(rehearsal: &Rehearsal, base: &MeasuredStep, choice: Combination) -> VariantRow {
+    match step_with(rehearsal, base, &choice) {
+        Ok(measured) => VariantRow::of(choice, &measured, base),
+        Err(reason) => VariantRow::refused(choice, reason),
+    }
+}
+
+/// What a run with a combination showed; else why it was not applied.
+fn step_with(rehearsal: &Rehearsal, base: &MeasuredStep, choice: &Combination) -> Result<MeasuredStep, String> {
     let variant = Rehearsal { variant: choice.variant.clone(), ..rehearsal.clone() };
-    let measured = match measure(&variant, !base.fits) {
-        Ok(measured) => measured,
-        Err(error) => return VariantRow::refused(choice, format!("{error:#}")),
-    };
-    let outcomes = match &measured {
-        Ok(measured) => &measured.outcomes[..],
-        Err(failed) => &failed.outcomes[..],
-    };
+    let measured = measure(&variant, !base.fits).map_err(|error| format!("{error:#}"))?;
+    let outcomes = measured.as_ref().map_or_else(|failed| &failed.outcomes, |measured| &measured.outcomes);
     if let Some(no) = outcomes.iter().find(|outcome| !outcome.applied) {
         let name = if choice.names.len() > 1 { format!("{}: ", no.technique) } else { String::new() };
-        let reason = format!("{name}{}", no.reason);
-        return VariantRow::refused(choice, reason);
+        return Err(format!("{name}{}", no.reason));
     }
-    let measured = match measured {
-        Ok(measured) => measured,
-        Err(failed) => return VariantRow::refused(choice, format!("the script fails with it: {}", failed.why)),
-    };
-    let silent = choice.variant.techniques.iter().find(|name| !measured.outcomes.iter().any(|outcome| outcome.technique == **name));
-    if let Some(silent) = silent.filter(|_| measured.peaks.is_some()) {
-        let reason = format!("{silent} found nothing in the script to apply to");
-        return VariantRow::refused(choice, reason);
+    let measured = measured.map_err(|failed| format!("the script fails with it: {failed}"))?;
+    let is_silent = |name: &&&str| !measured.outcomes.iter().any(|outcome| outcome.technique == **name);
+    match choice.variant.techniques.iter().find(is_silent).filter(|_| measured.peaks.is_some()) {
+        Some(silent) => Err(format!("{silent} found nothing in the script to apply to")),
+        None => Ok(measured),
     }
-    VariantRow::of(choice, &measured, base)
 }
 
 /// Why a script with a technique did not end well, or what the technique had nothing to do for.
