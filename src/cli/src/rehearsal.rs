@@ -415,7 +415,7 @@ pub fn rehearse(options: &RehearseOptions) -> Result<u8> {
     }
     let found = whole(options, rehearsal)?;
     if let Some(path) = &options.keep {
-        found.keep(path)?;
+        found.capture.keep(path)?;
     }
     present(&options.outputs, &found, earlier)
 }

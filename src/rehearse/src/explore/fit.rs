@@ -56,9 +56,6 @@ pub struct Fit {
     /// Twice as much brings less than `GAIN` more throughput from here on; predicted, and between numbers that were tried interpolated. None
     /// where the throughput is not known, or still grows by more.
     pub enough: Option<u64>,
-    /// Largest that was allowed to be tried without finding an end.
-    #[serde(skip)]
-    without_end: bool,
 }
 
 /// One rehearsal of a number.
@@ -109,10 +106,8 @@ pub fn table(fits: &[Fit]) -> String {
         "GPU", "recommended", "just fits", "peak reserved", "headroom", "rehearsals"
     );
     for fit in fits {
-        let largest = match fit.without_end {
-            true => format!("{} {} or more", fit.of, fit.largest),
-            false => format!("{} {}", fit.of, fit.largest),
-        };
+        let or_more = if fit.largest == MOST { " or more" } else { "" };
+        let largest = format!("{} {}{or_more}", fit.of, fit.largest);
         let (peak, headroom) = (bytes(fit.peak_reserved), bytes(fit.headroom));
         let recommended =
             fit.recommended.filter(|number| *number > 0).map_or("-".to_string(), |number| format!("{} {number}", fit.of));
@@ -274,7 +269,6 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
         peak_reserved: best.map(|(_, peak, _)| peak),
         headroom: best.map(|(.., headroom)| headroom),
         rehearsals,
-        without_end: largest == MOST,
     })
 }
 

@@ -30,14 +30,6 @@ impl RehearsalResult {
         answer.add(&capture.found, &capture.card);
         Ok(RehearsalResult { answer, capture, _session: None })
     }
-
-    /// Packs what the rehearsal left into one file.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub fn keep(&self, path: &Path) -> Result<()> {
-        self.capture.keep(path)
-    }
 }
 
 impl Rehearsal {

@@ -2,8 +2,8 @@
 //! with `--device cuda` really measured on one.
 
 use super::row::{Burdens, Combination, MeasuredStep, VariantRow};
-use super::techniques::{ALLOCATOR, MEMORY_BUDGET, SETTINGS, SMALLER, Technique, is_for, techniques};
 use super::show;
+use super::techniques::{ALLOCATOR, MEMORY_BUDGET, SETTINGS, SMALLER, Technique, is_for, techniques};
 use crate::answer::{RehearsalVerdict, SimulatedGpu, answer, trains};
 use crate::capture::host::memory_of_this_machine;
 use crate::capture::plain::{first_line, on_one_line};
