@@ -1,6 +1,6 @@
 //! Rehearsals as values: another Rust program asks, and prints what it likes.
 
-use rehearse::fit::{Dimension, fit, table};
+use rehearse::fit::{Dimension, fit};
 use rehearse::what_if::{Trials, what_if};
 use rehearse::{Rehearsal, RehearsalVerdict, ScriptFailed};
 use std::ffi::OsString;
@@ -52,11 +52,8 @@ fn a_rehearsal_is_asked_and_answers_in_figures() {
     let said = SAID.lock().unwrap().join("\n");
     assert!(said.contains("rehearsing the script as it is") && said.contains("rehearsing with fused (1 of 1)"), "{said}");
 
-    let cards = ["1GiB", "513MiB"].map(|card| of(SCRIPT, card, &["--size", "64"]));
-    let fits = fit(&cards, Dimension::Batch, &"--size {}".parse().unwrap()).unwrap();
+    let fits = fit(&[of(SCRIPT, "1GiB", &["--size", "64"])], Dimension::Batch, &"--size {}".parse().unwrap()).unwrap();
     assert!(fits[0].largest > 64 && fits[0].rehearsals > 1, "{fits:?}");
-    assert!(fits[0].tried.windows(2).all(|two| two[0].number < two[1].number && two[0].fits >= two[1].fits), "{fits:?}");
-    assert!(fits[1].largest == 0 && table(&fits).contains("Not even 1 fits 513MiB"), "{}", table(&fits));
 
     let error =
         what_if(&of("import torch\ntorch.zeros(1, device='cuda')\nraise ValueError('no')", "24GiB", &[]), &Trials::default());

@@ -197,64 +197,95 @@ fn enough(rates: &[(u64, f64)]) -> Option<u64> {
 fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Result<Fit> {
     let card: Card = rehearsal.card;
     let room = (card.memory - card.context).cast_signed();
-    // The largest that fitted, what it reserves, and what it leaves.
+    let now = template.number(&rehearsal.command);
     let mut best: Option<(u64, i64, i64)> = None;
     let mut tried: Vec<TriedNumber> = Vec::new();
-    let mut unknown = None;
+    let (mut rehearsals, mut unknown) = (0, None);
     let courses: RefCell<Vec<(u64, AllocationTrace)>> = RefCell::default();
     let mut failed: Vec<(u64, AllocationTrace)> = Vec::new();
     let mut ends_at: Option<u64> = None;
     let boundary_guess = |low, high| replay::largest(rehearsal, &courses.borrow(), low, high);
-    let first = template.number(&rehearsal.command).unwrap_or(if of == Dimension::Context { FIRST_CONTEXT } else { FIRST });
-    let (largest, fitted_end) = search(template, first, room, boundary_guess, |number| {
-        let rehearsal = with_number(rehearsal, template, number);
+    let first = now.unwrap_or(if of == Dimension::Context { FIRST_CONTEXT } else { FIRST });
+    let largest = search(first, room, boundary_guess, |number| {
+        let command = template.with(&rehearsal.command, number);
+        let variant = Variant { command: Some(command), ..Variant::default() };
+        let rehearsal = Rehearsal { variant, ..rehearsal.clone() };
         let run = rehearsal.run_in_silence()?;
         let answer = answer(&run)?;
-        if tried.is_empty() {
+        if rehearsals == 0 {
             unknown = rehearsal.unknown(&run.traces);
         }
+        rehearsals += 1;
         // With so much it did not run, where it went on with less.
-        let went_on = answer.verdict.fits() && answer.went_on_after().is_some();
-        let fits = matches!(answer.verdict, RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits) && !went_on;
-        if !(fits || went_on || answer.verdict == RehearsalVerdict::DoesNotFit) {
-            let why = short_failure(&answer, &run);
-            let fits = best.map_or(String::new(), |(most, ..)| format!("; with {} it fits {card}", template.text(most)));
-            return Err(ScriptFailed(format!("the script failed with {}: {why}{fits}", template.text(number))).into());
+        let verdict = match answer.verdict {
+            fits if fits.fits() && answer.went_on_after().is_some() => RehearsalVerdict::DoesNotFit,
+            verdict => verdict,
+        };
+        if matches!(verdict, RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits | RehearsalVerdict::DoesNotFit) {
+            let fits = verdict.fits();
+            let time = answer.time.as_ref().filter(|_| fits).map(TriedTime::of);
+            tried.push(TriedNumber { number, fits, peak_reserved: fits.then_some(answer.peak_reserved), time });
         }
-        let time = answer.time.as_ref().filter(|_| fits).map(TriedTime::of);
-        tried.push(TriedNumber { number, fits, peak_reserved: fits.then_some(answer.peak_reserved), time });
-        let log = |what: &str| (rehearsal.progress)(&format!("{card}, {}: {what}", template.text(number)));
+        let log = |what: &str| {
+            (rehearsal.progress)(&format!("{card}, {}: {what}", template.text(number)));
+        };
         let worst = answer.processes.first();
         let course = |worst: &ProcessAnswer| {
             let trace = run.traces.iter().find(|trace| trace.process.id == worst.process)?;
             Some(AllocationTrace::of(trace, worst))
         };
-        if fits {
-            log(&format!("fits, {} reserved", Bytes(answer.peak_reserved.unsigned_abs())));
-            best = best.max(Some((number, answer.peak_reserved, answer.headroom)));
-            let mut courses = courses.borrow_mut();
-            courses.extend(worst.and_then(course).map(|course| (number, course)));
-            courses.sort_by_key(|(number, _)| *number);
-            return Ok(Probe::Fits { allocated: answer.peak_allocated });
-        }
-        log("does not fit");
-        // What runs out while loading has nothing to do with a batch; after that each of another size asks for something else.
-        let has_ended = |worst: &&ProcessAnswer| worst.out_of_memory.is_some() && worst.peak.phase != Phase::Load.name();
-        if let Some(course) = worst.filter(has_ended).and_then(course) {
-            let alike = failed.iter().find(|(other, of_other)| *other != number && *of_other == course);
-            match alike.map(|(other, _)| *other) {
-                Some(other) if best.is_none() => return Err(no_effect(template, number.min(other), number.max(other))),
-                // Some number made a difference: it is the data that end.
-                Some(other) => ends_at = Some(ends_at.unwrap_or(u64::MAX).min(number.min(other))),
-                None => {}
+        match verdict {
+            RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits => {
+                log(&format!("fits, {} reserved", Bytes(answer.peak_reserved.unsigned_abs())));
+                if best.is_none_or(|(most, ..)| number > most) {
+                    best = Some((number, answer.peak_reserved, answer.headroom));
+                }
+                if let Some(course) = worst.and_then(course) {
+                    let mut courses = courses.borrow_mut();
+                    courses.push((number, course));
+                    courses.sort_by_key(|(number, _)| *number);
+                }
+                Ok(Probe::Fits { allocated: answer.peak_allocated })
             }
-            failed.push((number, course));
+            RehearsalVerdict::DoesNotFit => {
+                log("does not fit");
+                // What runs out while loading has nothing to do with a batch; after that each of another size asks for something else.
+                let has_ended = |worst: &&ProcessAnswer| worst.out_of_memory.is_some() && worst.peak.phase != Phase::Load.name();
+                if let Some(course) = worst.filter(has_ended).and_then(course) {
+                    match failed.iter().find(|(other, of_other)| *other != number && *of_other == course) {
+                        // Some number made a difference: it is the data that end.
+                        Some((other, _)) if best.is_some() => {
+                            ends_at = Some(ends_at.unwrap_or(u64::MAX).min(number.min(*other)));
+                            failed.push((number, course));
+                        }
+                        Some((other, _)) => return Err(FlagHasNoEffect(number.min(*other), number.max(*other)).into()),
+                        None => failed.push((number, course)),
+                    }
+                }
+                let idle = worst.and_then(|w| Some(room - w.out_of_memory.as_ref()?.free - w.peak.bytes)).unwrap_or(0);
+                Ok(Probe::OutOfMemory { idle: idle.max(0) })
+            }
+            RehearsalVerdict::ScriptFailed
+            | RehearsalVerdict::TimedOut
+            | RehearsalVerdict::Interrupted
+            | RehearsalVerdict::FitsInPart => {
+                let why = short_failure(&answer, &run);
+                let fits = best.map_or(String::new(), |(most, ..)| format!("; with {} it fits {card}", template.text(most)));
+                Err(ScriptFailed(format!("the script failed with {}: {why}{fits}", template.text(number))).into())
+            }
         }
-        let idle = worst.and_then(|w| Some(room - w.out_of_memory.as_ref()?.free - w.peak.bytes)).unwrap_or(0);
-        Ok(Probe::OutOfMemory { idle: idle.max(0) })
+    })
+    .map_err(|error| match error.downcast::<FlagHasNoEffect>() {
+        Ok(FlagHasNoEffect(less, more)) => anyhow!(
+            "the command was given {} and {} and asked for the same memory, so there is no largest: is it the flag that the script reads, and has it data for more?",
+            template.text(less),
+            template.text(more)
+        ),
+        Err(error) => error,
     })?;
+    let LargestBatch { largest, ends_at: fitted_end } = largest;
+    let ends_at = fitted_end.or(ends_at);
     let recommended = recommended(rehearsal, template, &courses.borrow(), largest);
-    let rehearsals = tried.len();
     tried.sort_by_key(|tried| tried.number);
     let rates: Vec<(u64, f64)> = tried.iter().filter_map(|tried| Some((tried.number, tried.time?.rate()?))).collect();
     Ok(Fit {
@@ -265,22 +296,18 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
         of,
         largest,
         recommended,
-        ends_at: fitted_end.or(ends_at),
+        ends_at,
         peak_reserved: best.map(|(_, peak, _)| peak),
         headroom: best.map(|(.., headroom)| headroom),
         rehearsals,
     })
 }
 
-fn with_number(rehearsal: &Rehearsal, template: &FlagTemplate, number: u64) -> Rehearsal {
-    let variant = Variant { command: Some(template.with(&rehearsal.command, number)), ..Variant::default() };
-    Rehearsal { variant, ..rehearsal.clone() }
-}
-
 /// The largest number whose need is not near to what the card has: by a replay of what fitted, and seen in a rehearsal.
 fn recommended(rehearsal: &Rehearsal, template: &FlagTemplate, courses: &[(u64, AllocationTrace)], largest: u64) -> Option<u64> {
     let is_far = |number: u64| -> Option<bool> {
-        let one = with_number(rehearsal, template, number);
+        let variant = Variant { command: Some(template.with(&rehearsal.command, number)), ..Variant::default() };
+        let one = Rehearsal { variant, ..rehearsal.clone() };
         let run = one.run_in_silence().ok()?;
         let answer = answer(&run).ok()?;
         let needs = replay::needed(&one, &answer.processes, &run.traces, &answer.cards).ok()?;
@@ -305,14 +332,17 @@ fn recommended(rehearsal: &Rehearsal, template: &FlagTemplate, courses: &[(u64, 
 /// How many numbers are tried for one that is surely no more than the card has.
 const TRIES: usize = 4;
 
-/// Why there is no largest: with both numbers the same is asked for.
-fn no_effect(template: &FlagTemplate, less: u64, more: u64) -> anyhow::Error {
-    anyhow!(
-        "the command was given {} and {} and asked for the same memory, so there is no largest: is it the flag that the script reads, and has it data for more?",
-        template.text(less),
-        template.text(more)
-    )
+/// Two numbers with which the same is asked for.
+#[derive(Debug)]
+struct FlagHasNoEffect(u64, u64);
+
+impl std::fmt::Display for FlagHasNoEffect {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "{} and {} make no difference", self.0, self.1)
+    }
 }
+
+impl std::error::Error for FlagHasNoEffect {}
 
 /// What a rehearsal of one number showed.
 enum Probe {
@@ -329,21 +359,23 @@ const FIRST_CONTEXT: u64 = 256;
 /// No number larger than this is tried.
 const MOST: u64 = 1 << 24;
 
-/// The largest number that fits into so many bytes, 0 where 1 does not fit, and from where on more makes no difference. `boundary_guess` says
-/// from two that fitted where it should be, between one that fits and one that does not; where it cannot say, the line through the bytes of
-/// the two does. After a guess that was too much, what is below is tried, in steps that double, until two neighbours are on both sides.
+/// The largest number that fits into so many bytes; 0 where 1 does not fit. `boundary_guess` says from two that fitted where it should be, between
+/// one that fits and one that does not; then each side of it is tried until two neighbours are on both sides. Where it cannot say, the line
+/// through the bytes of the two is gone along.
 fn search(
-    template: &FlagTemplate,
     first: u64,
     room: i64,
     boundary_guess: impl Fn(u64, u64) -> Option<u64>,
     mut rehearse: impl FnMut(u64) -> Result<Probe>,
-) -> Result<(u64, Option<u64>)> {
+) -> Result<LargestBatch> {
     let (mut low, mut high) = (0, MOST + 1);
     let mut fitted: Vec<(u64, i64)> = Vec::new();
     let mut idle = None;
-    // Whether `boundary_guess` has said something, and how often a guess was too much.
-    let (mut has_said, mut misses) = (false, 0_u32);
+    // Whether the last one fitted, how often the boundary was guessed since memory ran out first, and how far the next one is.
+    let (mut guesses, mut stride, mut turned) = (0, 0, false);
+    let mut last_fitted = None;
+    // Whether `boundary_guess` has said something, and how often that did not fit.
+    let (mut has_said, mut misses) = (false, 0);
     let mut next = first.clamp(1, MOST);
     loop {
         let fits = match rehearse(next)? {
@@ -355,74 +387,112 @@ fn search(
             }
             Probe::OutOfMemory { idle: bytes } => {
                 high = high.min(next);
-                // The first of the line did not know what lies idle.
-                misses += u32::from(has_said || (idle.is_some() && fitted.len() > 1));
                 idle = Some(bytes);
                 false
             }
         };
         if high - low <= 1 {
-            return Ok((low, None));
+            break;
+        }
+        let said = match fits || !has_said {
+            true if fitted.len() > 1 => boundary_guess(low, high),
+            true => None,
+            false => {
+                misses += 1;
+                Some(high - ((high - low) >> 6_u32.saturating_sub(misses)).max(1))
+            }
+        };
+        if let Some(said) = said {
+            has_said = true;
+            next = said.clamp(low + 1, high - 1);
+            continue;
         }
         let guess = match fitted[..] {
-            [] => high / 8,
-            [(one, _)] if idle.is_none() => one * 2,
-            [(one, _)] => one.midpoint(high),
-            _ if !fits && misses > 0 => high - ((high - low) >> 6_u32.saturating_sub(misses)).max(1),
+            [] => Some(high / 8),
+            [(one, _)] if idle.is_none() => Some(one * 2),
+            [(one, _)] => Some(one.midpoint(high)),
             [.., (less, before), (more, after)] => {
                 let slope = (after - before) as f64 / (more - less) as f64;
-                let said = boundary_guess(low, high);
-                has_said |= said.is_some();
-                match said {
-                    Some(said) => said,
-                    None if slope > 0.0 => more + ((room - idle.unwrap_or(0) - after).max(0) as f64 / slope) as u64,
-                    None if idle.is_some() => low.midpoint(high),
-                    None if fitted.len() > 3 => {
-                        ensure!(fitted[0].1 != after, no_effect(template, less, more));
+                if slope <= 0.0 && idle.is_none() {
+                    if fitted.len() > 3 {
                         // The first from which on it is the same, if any was not.
                         let ends_at = fitted.iter().find(|(_, bytes)| *bytes == after).map(|(number, _)| *number);
-                        return Ok((ends_at.unwrap_or(more), ends_at));
+                        ensure!(fitted[0].1 != after, FlagHasNoEffect(less, more));
+                        return Ok(LargestBatch { largest: ends_at.unwrap_or(more), ends_at });
                     }
-                    None => more * 64,
+                    Some(more * 64)
+                } else if slope <= 0.0 || guesses > 1 {
+                    None
+                } else {
+                    guesses += u32::from(idle.is_some());
+                    Some(more + ((room - idle.unwrap_or(0) - after).max(0) as f64 / slope) as u64)
                 }
             }
         };
-        next = guess.clamp(low + 1, high - 1);
+        turned |= guesses > 1 && last_fitted.is_some_and(|before| before != fits);
+        last_fitted = Some(fits);
+        if stride == 0 && guesses > 1 {
+            stride = (high / 128).max(1);
+            turned = false;
+        }
+        next = match guess {
+            Some(guess) => guess.clamp(low + 1, high - 1),
+            None if turned => low.midpoint(high),
+            None => {
+                let next = if fits { low + stride } else { high.saturating_sub(stride) };
+                stride *= 2;
+                if next > low && next < high { next } else { low.midpoint(high) }
+            }
+        };
     }
+    Ok(LargestBatch { largest: low, ends_at: None })
+}
+
+/// What a search found.
+struct LargestBatch {
+    largest: u64,
+    ends_at: Option<u64>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capture::process::Trace;
+    use crate::capture::session::Capture;
+    use crate::run::executor::{Executor, Output};
+    use crate::run::session::Session;
+    use sim::trace::{Event, Kind};
+    use std::path::Path;
 
     /// A script whose bytes are linear in the number, and an allocator of which a share lies idle when memory runs out.
     fn tried(constant: i64, each: i64, share: f64, room: i64, first: u64) -> (u64, usize) {
         let mut tries = 0;
-        let rehearse = |number: u64| {
-            tries += 1;
-            let allocated = constant + each * number.cast_signed();
-            Ok(match (allocated as f64 * (1.0 + share)) as i64 <= room {
-                true => Probe::Fits { allocated },
-                false => Probe::OutOfMemory { idle: (room as f64 * share / (1.0 + share)) as i64 },
-            })
-        };
-        let (largest, _) = search(&batch(), first, room, |_, _| None, rehearse).unwrap();
-        (largest, tries)
+        let largest = search(
+            first,
+            room,
+            |_, _| None,
+            |number| {
+                tries += 1;
+                let allocated = constant + each * number.cast_signed();
+                Ok(match (allocated as f64 * (1.0 + share)) as i64 <= room {
+                    true => Probe::Fits { allocated },
+                    false => Probe::OutOfMemory { idle: (room as f64 * share / (1.0 + share)) as i64 },
+                })
+            },
+        );
+        (largest.unwrap().largest, tries)
     }
 
     #[test]
     fn data_that_end_are_a_bound_and_a_flag_that_nobody_reads_is_none() {
-        let ending = |end: u64| {
-            search(&batch(), 4, 2000, |_, _| None, |number| Ok(Probe::Fits { allocated: number.min(end).cast_signed() }))
-        };
-        let (largest, ends_at) = ending(512).unwrap();
-        assert!(largest >= 512 && ends_at.is_some_and(|end| end >= 512), "{largest} {ends_at:?}");
-        assert!(ending(1).unwrap_err().to_string().contains("asked for the same memory"));
+        let ending = |end: u64| search(4, 2000, |_, _| None, |number| Ok(Probe::Fits { allocated: number.min(end).cast_signed() }));
+        let found = ending(512).unwrap();
+        assert!(found.largest >= 512 && found.ends_at.is_some_and(|end| end >= 512), "{} {:?}", found.largest, found.ends_at);
+        assert!(ending(1).is_err());
     }
 
     #[test]
     fn the_largest_is_exact_and_found_with_few_tries() {
-        assert_eq!(tried(2 << 30, 1 << 20, 0.0, 1 << 30, 4).0, 0);
         for (constant, each) in [(1 << 30, 700 << 20), (6 << 30, 97 << 20), (1 << 20, 9 << 20)] {
             for share in [0.0, 0.03, 0.11] {
                 for first in [1, 4, 32] {
@@ -440,20 +510,23 @@ mod tests {
     fn what_the_allocator_says_is_tried_first() {
         // Right, and wrong by a share of what is not known yet.
         for (exact, share, most) in [(74_368, 0.0, 4), (19, 0.0, 4), (74_368, 0.03, 8), (74_368, -0.03, 8), (333, 0.1, 8)] {
-            let mut tries = 0;
+            let (largest, tries) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
             let boundary_guess = |low: u64, high: u64| {
                 let said = exact as f64 + (exact - low) as f64 * share;
                 Some((said.round() as u64).clamp(low, high - 1))
             };
-            let found = search(&batch(), 4, 1 << 30, boundary_guess, |number| {
-                tries += 1;
+            let found = search(4, 1 << 30, boundary_guess, |number| {
+                tries.set(tries.get() + 1);
                 Ok(match number <= exact {
-                    true => Probe::Fits { allocated: number.cast_signed() },
+                    true => {
+                        largest.set(largest.get().max(number));
+                        Probe::Fits { allocated: number.cast_signed() }
+                    }
                     false => Probe::OutOfMemory { idle: 0 },
                 })
             });
-            assert_eq!(found.unwrap(), (exact, None));
-            assert!(tries <= most, "{tries} tries for {exact} where {share} was wrong");
+            assert_eq!((found.unwrap().largest, largest.get()), (exact, exact));
+            assert!(tries.get() <= most, "{} tries for {exact} where {share} was wrong", tries.get());
         }
     }
 
@@ -470,7 +543,70 @@ mod tests {
         assert_eq!(enough(&[(8, 100.0), (16, 100.0), (64, 101.0)]), Some(8));
     }
 
+    #[test]
+    fn nothing_fits_and_everything_fits() {
+        assert_eq!(tried(2 << 30, 1 << 20, 0.0, 1 << 30, 4).0, 0);
+        let heedless = search(4, 1 << 30, |_, _| None, |_| Ok(Probe::Fits { allocated: 100 }));
+        assert!(heedless.map(|found| found.largest).unwrap_err().to_string().contains("no difference"));
+    }
+
+    /// A script of 1 GiB and 512 MiB for each sample, of which nothing is started.
+    #[derive(Debug)]
+    struct Linear;
+
+    impl Executor for Linear {
+        fn run(&self, rehearsal: &Rehearsal, _: Output) -> Result<(Capture, Option<Session>)> {
+            let room = (rehearsal.card.memory - rehearsal.card.context).cast_signed();
+            let number = rehearsal.variant.command.as_ref().and_then(|command| batch().number(command));
+            let event = |kind, address: u64, bytes: i64, phase| Event {
+                address,
+                bytes,
+                rounded: if kind == Kind::OutOfMemory { 0 } else { bytes },
+                step: 0,
+                stack: 0,
+                origin: 0,
+                module: 0,
+                operator: 0,
+                stream: 0,
+                device: 0,
+                kind,
+                phase,
+            };
+            let taken = |bytes, address, phase| {
+                [event(Kind::SegmentAlloc, address, bytes, phase), event(Kind::Alloc, address, bytes, phase)]
+            };
+            let (weights, activations) = (1 << 30, number.unwrap_or(0).cast_signed() << 29);
+            let fits = weights + activations <= room;
+            let mut events = if weights <= room { taken(weights, 1 << 40, Phase::Load).to_vec() } else { Vec::new() };
+            match fits {
+                true => events.extend(taken(activations, 1 << 41, Phase::Forward)),
+                false if weights > room => events.push(event(Kind::OutOfMemory, room.unsigned_abs(), weights, Phase::Load)),
+                false => events.push(event(Kind::OutOfMemory, (room - weights).unsigned_abs(), activations, Phase::Forward)),
+            }
+            let exception = r#"{"exception":"torch.OutOfMemoryError","message":"","out_of_memory":true,"frames":[],"at":0,"of_thread":false,"of_others":false}"#;
+            let mut trace = Trace::default();
+            trace.devices = Some(("simulated".to_string(), 1));
+            (trace.events, trace.streams, trace.stopped) = (events, vec![0], fits.then_some(3));
+            trace.exception = if fits { None } else { Some(serde_json::from_str(exception)?) };
+            let capture = Capture::new(vec!["train".to_string()], rehearsal.card, Path::new(""));
+            let capture = Capture { traces: vec![trace], status: if fits { 0 } else { 1 << 8 }, ..capture };
+            Ok((capture, None))
+        }
+    }
+
     fn batch() -> FlagTemplate {
         "--batch {}".parse().unwrap()
+    }
+
+    #[test]
+    fn each_card_has_its_largest_batch_and_nothing_is_started() {
+        let of =
+            |card: &str| Rehearsal { executor: &Linear, ..Rehearsal::new(vec!["train".into()], card.parse().unwrap()).unwrap() };
+        let fits = fit(&[of("24GiB"), of("1GiB")], Dimension::Batch, &batch()).unwrap();
+        // Beside 512 MiB of context: 22.5 GiB of them, and none.
+        assert_eq!(fits.iter().map(|fit| fit.largest).collect::<Vec<_>>(), [45, 0]);
+        assert_eq!((fits[0].peak_reserved, fits[0].headroom), (Some(47 << 29), Some(0)));
+        assert!(fits[0].tried.windows(2).all(|two| two[0].number < two[1].number && two[0].fits >= two[1].fits));
+        assert!(table(&fits).contains("Not even 1 fits 1GiB"), "{}", table(&fits));
     }
 }

@@ -50,7 +50,7 @@ impl Rehearsal {
             self.find_unknown(&answer, &mut capture);
         }
         answer.add(&capture.found, &self.card);
-        Ok(RehearsalResult { answer, capture, _session: Some(session) })
+        Ok(RehearsalResult { answer, capture, _session: session })
     }
 
     /// The answers of several cards by one rehearsal: on this one with memory for anything, and a replay of its allocations for what they need.

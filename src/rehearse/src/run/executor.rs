@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use std::{fs, thread};
+use std::{fmt, fs, thread};
 
 /// A command on a simulated GPU, and how it is run there. [`Rehearsal::new`] finds what that takes on this machine.
 ///
@@ -89,6 +89,8 @@ pub struct Rehearsal {
     pub(crate) libraries: Libraries,
     #[serde(flatten)]
     pub(crate) variant: Variant,
+    #[serde(skip)]
+    pub(crate) executor: &'static dyn Executor,
 }
 
 /// `settings.json` in the session's folder, which Python reads into `settings`. What C++ is told, in any process, is in the environment
@@ -109,6 +111,15 @@ pub enum Output {
     Shown,
     Silent,
 }
+
+/// What runs a command and captures what it does. Tests have one of their own, which starts nothing.
+pub(crate) trait Executor: fmt::Debug + Sync {
+    fn run(&self, rehearsal: &Rehearsal, output: Output) -> Result<(Capture, Option<Session>)>;
+}
+
+/// The command's own processes, on the simulated GPU.
+#[derive(Debug)]
+struct Processes;
 
 /// How a rehearsal differs from the one that was asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -170,6 +181,7 @@ impl Rehearsal {
             progress: |_| {},
             libraries,
             variant,
+            executor: &Processes,
         })
     }
 
@@ -204,43 +216,8 @@ impl Rehearsal {
     ///
     /// # Errors
     /// It cannot be started, or what it left cannot be read.
-    pub(crate) fn run(&self, output: Output) -> Result<(Capture, Session)> {
-        let session = Session::new()?;
-        let ask = || ClockServer::new(session.path(), self.clocks, self.card, self.host_factor);
-        let clock = (!self.measures).then(ask).flatten();
-        let mut command = self.command(session.path(), clock.as_ref())?;
-        let mut heard = None;
-        if output == Output::Silent {
-            let file = tempfile::tempfile().context("making a temporary file")?;
-            let end = file.try_clone().context("opening a temporary file")?;
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(end);
-            heard = Some(file);
-        } else if self.leaves_stdout {
-            command.stdout(std::io::stderr().as_fd().try_clone_to_owned().context("opening the standard error")?);
-        }
-        // The terminal's Ctrl-C reaches the script, too, which ends by it; what it did until then is told.
-        ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::SeqCst)).ok();
-        let words: Vec<String> = self.words().iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        look_for_script(&words)?;
-        let began = Instant::now();
-        let mut child = command.spawn().map_err(|error| not_started(&words, error))?;
-        let (status, timed_out) = wait(self, &mut child, session.path())?;
-        let capture = Capture {
-            gpus: self.gpus.unwrap_or(1),
-            lag: self.lag,
-            host_factor: self.host_factor,
-            timeout: self.timeout,
-            host_memory: self.host_memory.or_else(|| memory_of_this_machine("MemTotal:")).unwrap_or(0),
-            seconds: began.elapsed().as_secs_f64(),
-            cores: thread::available_parallelism().map_or(1, usize::from),
-            status: status.into_raw(),
-            timed_out,
-            interrupted: INTERRUPTED.load(Ordering::SeqCst),
-            last_line_of_stderr: heard.map_or_else(String::new, last_line),
-            held: HeldBack::read(session.path())?,
-            ..Capture::new(words, self.card, session.path())
-        };
-        Ok((capture.of_session()?, session))
+    pub(crate) fn run(&self, output: Output) -> Result<(Capture, Option<Session>)> {
+        self.executor.run(self, output)
     }
 
     /// A run that prints nothing.
@@ -253,6 +230,47 @@ impl Rehearsal {
     /// The same on a card that is large enough for anything.
     pub(crate) fn on_a_large_card(&self) -> Self {
         Self { card: self.card.with_memory(LARGE), ..self.clone() }
+    }
+}
+
+impl Executor for Processes {
+    fn run(&self, rehearsal: &Rehearsal, output: Output) -> Result<(Capture, Option<Session>)> {
+        let session = Session::new()?;
+        let ask = || ClockServer::new(session.path(), rehearsal.clocks, rehearsal.card, rehearsal.host_factor);
+        let clock = (!rehearsal.measures).then(ask).flatten();
+        let mut command = rehearsal.command(session.path(), clock.as_ref())?;
+        let mut heard = None;
+        if output == Output::Silent {
+            let file = tempfile::tempfile().context("making a temporary file")?;
+            let end = file.try_clone().context("opening a temporary file")?;
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(end);
+            heard = Some(file);
+        } else if rehearsal.leaves_stdout {
+            command.stdout(std::io::stderr().as_fd().try_clone_to_owned().context("opening the standard error")?);
+        }
+        // The terminal's Ctrl-C reaches the script, too, which ends by it; what it did until then is told.
+        ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::SeqCst)).ok();
+        let words: Vec<String> = rehearsal.words().iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        look_for_script(&words)?;
+        let began = Instant::now();
+        let mut child = command.spawn().map_err(|error| not_started(&words, error))?;
+        let (status, timed_out) = wait(rehearsal, &mut child, session.path())?;
+        let capture = Capture {
+            gpus: rehearsal.gpus.unwrap_or(1),
+            lag: rehearsal.lag,
+            host_factor: rehearsal.host_factor,
+            timeout: rehearsal.timeout,
+            host_memory: rehearsal.host_memory.or_else(|| memory_of_this_machine("MemTotal:")).unwrap_or(0),
+            seconds: began.elapsed().as_secs_f64(),
+            cores: thread::available_parallelism().map_or(1, usize::from),
+            status: status.into_raw(),
+            timed_out,
+            interrupted: INTERRUPTED.load(Ordering::SeqCst),
+            last_line_of_stderr: heard.map_or_else(String::new, last_line),
+            held: HeldBack::read(session.path())?,
+            ..Capture::new(words, rehearsal.card, session.path())
+        };
+        Ok((capture.of_session()?, Some(session)))
     }
 }
 
