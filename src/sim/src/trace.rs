@@ -68,6 +68,10 @@ macro_rules! listed {
                     $($name::$variant => $text,)*
                 }
             }
+
+            pub fn named(name: &str) -> Option<$name> {
+                $name::ALL.iter().copied().find(|one| one.name() == name)
+            }
         }
     };
     (@$of:ident $name:ident $($variant:ident,)*) => {};
@@ -192,12 +196,16 @@ const HEADER: usize = 64;
 /// Bytes of a record.
 pub const RECORD: usize = 80;
 
+/// The bytes of a record from a place on.
+pub fn field<const N: usize>(record: &[u8], at: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(&record[at..at + N]);
+    bytes
+}
+
 impl Event {
     /// None of what this version knows no kind or phase for. A stream is added to those that there are.
     pub fn read(record: &[u8; RECORD], streams: &mut Vec<u64>) -> Option<Event> {
-        fn field<const N: usize>(record: &[u8; RECORD], at: usize) -> [u8; N] {
-            std::array::from_fn(|i| record[at + i])
-        }
         let (u64_at, u32_at) = (|at| u64::from_le_bytes(field(record, at)), |at| u32::from_le_bytes(field(record, at)));
         let i64_at = |at| i64::from_le_bytes(field(record, at));
         let stream = streams.iter().position(|known| *known == u64_at(48)).unwrap_or_else(|| {
