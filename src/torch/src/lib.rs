@@ -9,7 +9,6 @@ mod held;
 mod inference;
 #[allow(unsafe_code)]
 mod native;
-pub mod transfer;
 
 pub use attempt::{attempt, is_out_of_memory};
 pub use autocast::{allow_tf32, autocast};
@@ -20,5 +19,5 @@ pub use inference::{inference_mode, is_inference};
 pub use native::{
     CpuMemory, CudaMemory, Forked, MemoryFile, NativeError, OutsideMemory, allocations, clear_cuda_workspaces, compiled_version,
     cpu_memory, cuda_memory, empty_cuda_cache, end_process, fork_process, keep_heap, limit_cpu_memory, load_cuda, loaded_library,
-    meter, panic_message, reset_cpu_peak, reset_cuda_peaks, settings, trim_heap, use_cpu_meter, vectors,
+    meter, panic_message, reset_cpu_peak, reset_cuda_peaks, settings, transfer, trim_heap, use_cpu_meter,
 };

@@ -1,5 +1,4 @@
-//! The safe wrappers of the C++ that stands beside them, here that of `shim.cpp`, and of the CPU's vectors: the only unsafe code of the
-//! project.
+//! The safe wrappers of the C++ that stands beside them, here that of `shim.cpp`: the only unsafe code of the project.
 
 pub mod allocations;
 pub mod amp;
@@ -11,7 +10,6 @@ pub mod meter;
 mod process;
 mod settings;
 pub mod transfer;
-pub mod vectors;
 
 pub use heap::{keep_heap, trim_heap};
 pub use inference::{InferenceRegion, is_inference};
