@@ -365,18 +365,15 @@ def _memory(prepare, spec, bench):
     step = _set_up(prepare, spec["cell"], bench)
     for _ in range(2):
         step.run(Probe())
-    held = device.held_at_peak() if spec["exchange"] else contextlib.nullcontext({})
     probe = Probe(meter=device)
-    with held as blocks:
-        device.reset_peaks()
-        step.run(probe)
-        # What a step replays of others has figures of its own.
-        read = {} if getattr(step, "tells_all", False) else device.read()
-        rows = [(metric, "B", value, 0) for metric, value in read.items()]
+    device.reset_peaks()
+    step.run(probe)
+    # What a step replays of others has figures of its own.
+    read = {} if getattr(step, "tells_all", False) else device.read()
+    rows = [(metric, "B", value, 0) for metric, value in read.items()]
     if probe.rest is not None:
         rows.append(("step_peak", "B", device.read()["requested_peak"] - probe.rest, 0))
     rows += [(metric, unit, value, 0) for metric, (unit, value) in probe.figures.items()] + probe.points
-    rows += [(f"held.{name}", "1", count, 0) for name, count in sorted(blocks.items()) if count]
     return "ok", "", rows
 
 

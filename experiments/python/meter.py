@@ -81,25 +81,6 @@ class Cpu:
         """What the memory pass shows, by metric."""
         return {"requested_peak": self.peak()}
 
-    @contextlib.contextmanager
-    def held_at_peak(self):
-        """What is allocated in the region and alive at its peak: how many blocks of an operation and size, as `aten::mm.4096`. Blocks that
-        were there before and are gone at the peak count negative."""
-        blocks = {}
-        with recorded(-1) as taken:
-            yield blocks
-        live, now, most, names = {}, 0, 0, {}
-        for allocated, address, size, operation in taken():
-            if allocated:
-                names[address] = operation
-            name = f"{operation if allocated else names.pop(address, 'before')}.{size}"
-            live[name] = live.get(name, 0) + (1 if allocated else -1)
-            now += size if allocated else -size
-            if now > most:
-                most = now
-                blocks.clear()
-                blocks.update(live)
-
 
 @contextlib.contextmanager
 def recorded(device):
@@ -154,8 +135,3 @@ class Cuda:
             "inactive_split": found["inactive_split_bytes.all.current"],
             "device_used": total - free,
         }
-
-    @contextlib.contextmanager
-    def held_at_peak(self):
-        """Nothing: blocks are told apart on the CPU alone."""
-        yield {}

@@ -5,7 +5,6 @@ mod autocast;
 mod device;
 pub mod dry;
 mod grad_scaler;
-mod held;
 mod inference;
 #[allow(unsafe_code)]
 mod native;
@@ -14,7 +13,6 @@ pub use attempt::{attempt, is_out_of_memory};
 pub use autocast::{allow_tf32, autocast};
 pub use device::{Backend, COUNTS, Cpu, Cuda, DEVICE_USED, Memory, caching_allocator};
 pub use grad_scaler::{GradScaler, Scalable, ScalerState};
-pub use held::held_at_peak;
 pub use inference::{inference_mode, is_inference};
 pub use native::{
     CpuMemory, CudaMemory, Forked, MemoryFile, NativeError, OutsideMemory, allocations, clear_cuda_workspaces, compiled_version,
