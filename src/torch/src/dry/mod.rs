@@ -35,8 +35,6 @@
 //! For networks with convolution and batch norm the other side is PyTorch's own tracker of fake tensors (`tests/experiments/tracker.rs`): the same bytes
 //! after each phase and at each peak for torchvision's ResNets, but for named terms.
 
-pub mod replay;
-
 use crate::native::dry as native;
 use crate::{Backend, Memory, MemoryFile, NativeError, caching_allocator};
 use anyhow::{Context, Result, bail, ensure};
@@ -46,7 +44,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tch::Device;
 
-pub use crate::native::dry::{CUDNN, DeviceAllocation, NOT_BUILT, is_built};
+pub use crate::native::dry::{CUDNN, NOT_BUILT, is_built};
 
 /// Makes the process that `command` starts a dry one, with such a card. This program must live until then.
 ///

@@ -54,8 +54,6 @@ unsafe extern "C" {
     fn vl_cuda_empty_cache() -> Message;
     fn vl_cuda_clear_workspaces() -> Message;
     fn vl_dry_open(backend: *const c_char) -> Message;
-    fn vl_dry_take(bytes: u64) -> u64;
-    fn vl_dry_give(address: u64);
     fn vl_event_record(device: i32, out: *mut *mut RawCudaEvent) -> Message;
     fn vl_event_elapsed(start: *mut RawCudaEvent, end: *mut RawCudaEvent, milliseconds: *mut f64) -> Message;
     fn vl_event_free(event: *mut RawCudaEvent);
