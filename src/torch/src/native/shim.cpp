@@ -54,8 +54,8 @@ char* vl_cuda_reset_peaks(int32_t device) {
   return guarded([&] { c10::getDeviceAllocator(at::kCUDA)->resetPeakStats(static_cast<c10::DeviceIndex>(device)); });
 }
 
-// Current and peak of requested, allocated, reserved; current inactive split; segments; retries; out-of-memory errors; free and total bytes.
-char* vl_cuda_meter_read(int32_t device, int64_t out[12]) {
+// Current and peak of requested, allocated, reserved; current inactive split; retries; out-of-memory errors; free and total bytes.
+char* vl_cuda_meter_read(int32_t device, int64_t out[11]) {
   return guarded([&] {
     auto* allocator = c10::getDeviceAllocator(at::kCUDA);
     const auto index = static_cast<c10::DeviceIndex>(device);
@@ -64,14 +64,13 @@ char* vl_cuda_meter_read(int32_t device, int64_t out[12]) {
     const auto& allocated = stats.allocated_bytes[0];
     const auto& reserved = stats.reserved_bytes[0];
     const auto [free_bytes, total_bytes] = allocator->getMemoryInfo(index);
-    const int64_t values[12] = {requested.current,
+    const int64_t values[11] = {requested.current,
                                 requested.peak,
                                 allocated.current,
                                 allocated.peak,
                                 reserved.current,
                                 reserved.peak,
                                 stats.inactive_split_bytes[0].current,
-                                stats.segment[0].current,
                                 stats.num_alloc_retries,
                                 stats.num_ooms,
                                 static_cast<int64_t>(free_bytes),
