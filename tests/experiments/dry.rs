@@ -290,8 +290,7 @@ fn models() -> Result<Value> {
         ("gpt-2x96", "rmsprop"),
     ] {
         for kind in [Kind::Float, Kind::Half, Kind::BFloat16] {
-            let dropout = if name.starts_with("resnet") { 0.0 } else { 0.1 };
-            let model = Model::with_dropout(name, backend.device(), dropout)?;
+            let model = Model::named(name, backend.device())?;
             let mut optimizer = optimizer(optimizer_name, &model.store)?;
             let batch = model.batch(4);
             for _ in 0..2 {
