@@ -24,7 +24,6 @@ pub fn grid() -> Grid<FineTuning> {
         runs.push(FineTuning { weights: Weights(kept(0)), texts: Texts(kept(1)), batch, by: By::Pytorch });
     }
     const SOURCE: &str = "fms-acceleration, scripts/benchmarks/refs_orca/a100_80gb_pf.csv";
-    const DEVICES: &[Platform] = &[Platform::Dry, Platform::Python];
     let whole = |c: &FineTuning| c.weights == Weights("fp16");
     let (whole_runs, low_rank_runs): (Vec<FineTuning>, Vec<FineTuning>) = runs.into_iter().partition(whole);
     Grid::new("fine_tuning", in_python)

@@ -102,7 +102,7 @@ fn grid() -> Grid<Phases> {
         .full(of("gpt2", 4, Optimizer::ALL))
         .smoke(of("mlp-2x32", 64, &[Adamw]))
         .passes(CHECK | COUNT)
-        .on(&[Platform::Cpu, Platform::Gpu, Platform::Dry])
+        .on(EVERYWHERE)
         .metrics(ALL)
         // The same kernels on the same numbers: what becomes of old gradients changes no result.
         .check(|_| equal(1e-6))
