@@ -3,29 +3,10 @@
 //! fp16 has no number between 0 and 6e-8 and none beyond 65504. Gradients that are smaller would be lost, so the loss, and with it every
 //! gradient, is multiplied by a scale; before the optimizer's step they are divided by it. Where a gradient overflows on the way,
 //! the step is left out and the scale halved; after many steps without overflow it is doubled.
-//!
-//! ```no_run
-//! # use anyhow::Result;
-//! # use tch::{Device, Kind, Tensor, nn::Optimizer};
-//! # use torch::{GradScaler, autocast};
-//! # fn train(batches: Vec<Tensor>, forward: impl Fn(&Tensor) -> Tensor, optimizer: &mut Optimizer) -> Result<()> {
-//! let mut scaler = GradScaler::default();
-//! for batch in batches {
-//!     optimizer.zero_grad();
-//!     let loss = autocast(batch.device(), Kind::Half, || forward(&batch))?;
-//!     scaler.scale(&loss)?.backward();
-//!     scaler.unscale(optimizer)?; // only where gradients are read or changed, by clipping for instance
-//!     optimizer.clip_grad_norm(1.0);
-//!     scaler.step(optimizer)?;
-//!     scaler.update()?;
-//! }
-//! # Ok(())
-//! # }
-//! ```
 
 use super::native::amp;
 use anyhow::{Context, Result, ensure};
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 /// An optimizer as a gradient scaler sees it.
 pub trait Scalable {
@@ -127,20 +108,6 @@ impl GradScaler {
         self.enabled
     }
 
-    /// Brings scale and tracker onto a device now, where the first [`GradScaler::scale`] would do it.
-    ///
-    /// # Errors
-    /// libtorch's message.
-    pub fn place_on(&mut self, device: Device) -> Result<()> {
-        if self.enabled && self.placed.is_none() {
-            self.placed = Some(Placed {
-                scale: Tensor::f_full([] as [i64; 0], self.settings.scale, (Kind::Float, device))?,
-                growth_tracker: Tensor::f_zeros([] as [i64; 0], (Kind::Int, device))?,
-            });
-        }
-        Ok(())
-    }
-
     fn placed(&mut self, call: &str) -> Result<&mut Placed> {
         let missing = "This may indicate your script did not use scaler.scale(loss or outputs) earlier in the iteration.";
         self.placed.as_mut().with_context(|| format!("Attempted {call} but _scale is None.  {missing}"))
@@ -154,7 +121,12 @@ impl GradScaler {
         if !self.enabled {
             return Ok(loss.shallow_clone());
         }
-        self.place_on(loss.device())?;
+        if self.placed.is_none() {
+            self.placed = Some(Placed {
+                scale: Tensor::f_full([] as [i64; 0], self.settings.scale, (Kind::Float, loss.device()))?,
+                growth_tracker: Tensor::f_zeros([] as [i64; 0], (Kind::Int, loss.device()))?,
+            });
+        }
         Ok(loss.f_mul(&self.placed("scale")?.scale)?)
     }
 
