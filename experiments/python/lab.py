@@ -13,6 +13,7 @@ gc.disable()
 
 import contextlib
 import ctypes
+import importlib.util
 import json
 import math
 import multiprocessing
@@ -136,15 +137,21 @@ class Unavailable(Exception):
     """Something that this cell needs is not installed: the cell is skipped, with what to do about it."""
 
 
+def need(*packages):
+    """Skips the cell where one of them is not installed."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise Unavailable(f"this needs {package}; `just peers` installs it")
+
+
 def transforms():
     """torchvision's transforms without its models and operators, which bring the compiler along and with it a second of start-up. For the references
     that are about speed; one that is about the memory of a program imports all of torchvision, as programs do."""
+    need("torchvision")
     for name in ("torchvision.models", "torchvision.ops"):
         sys.modules.setdefault(name, types.ModuleType(name))
-    try:
-        from torchvision import transforms as found
-    except ImportError as error:
-        raise Unavailable(f"this needs torchvision; `just peers` installs it ({error})")
+    from torchvision import transforms as found
+
     return found
 
 
