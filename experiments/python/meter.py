@@ -13,8 +13,8 @@ import torch
 _LIBRARY = None
 
 
-# A record of the memory trace (src/sim/native/trace.h): kind, address, bytes and operation are read. An allocation is of the kind 1.
-_RECORD = struct.Struct("<B7xQq44xI8x")
+# A record of the memory trace (src/sim/native/trace.h): kind, address and bytes are read. An allocation is of the kind 1.
+_RECORD = struct.Struct("<B7xQq56x")
 _TAKE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _SETTING = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
 
@@ -27,7 +27,6 @@ def open_library(path):
     for name in ["vl_allocations_record", "vl_settings"]:
         getattr(_LIBRARY, name).restype = ctypes.c_void_p
     _LIBRARY.vl_allocations_take.argtypes = [ctypes.c_void_p, _TAKE]
-    _LIBRARY.vl_operation_name.restype = ctypes.c_char_p
     _LIBRARY.vl_settings.argtypes = [ctypes.c_void_p, _SETTING]
 
 
@@ -85,7 +84,7 @@ class Cpu:
 @contextlib.contextmanager
 def recorded(device):
     """Records what is allocated and freed in the region: on the CPU (-1) or on a CUDA device (its number). What it gives is called for what was
-    recorded since: whether a block was made, its address and bytes, and the operation that made it, as `aten::mm`, or `-`."""
+    recorded since: whether a block was made, its address and bytes."""
     _checked(_LIBRARY.vl_allocations_record(device))
 
     def taken():
@@ -96,7 +95,7 @@ def recorded(device):
             events.extend(_RECORD.iter_unpack(ctypes.string_at(first, count * _RECORD.size)))
 
         _LIBRARY.vl_allocations_take(None, take)
-        return [(kind == 1, address, size, (_LIBRARY.vl_operation_name(number) or b"-").decode()) for kind, address, size, number in events]
+        return [(kind == 1, address, size) for kind, address, size in events]
 
     try:
         yield taken

@@ -14,7 +14,7 @@ unsafe extern "C" {
 }
 
 /// Starts to record every allocation of a device: on the CPU those of the counting allocator, on CUDA those of PyTorch's caching
-/// allocator, whichever thread makes them. What was recorded before is forgotten. Not while time is taken: naming the operations takes some.
+/// allocator, whichever thread makes them. What was recorded before is forgotten.
 ///
 /// # Errors
 /// A device without such an allocator; CUDA's is not in this process, or is one (`backend:cudaMallocAsync`) that tells nothing.
@@ -34,7 +34,7 @@ pub fn stop() {
     unsafe { vl_allocations_stop() };
 }
 
-/// What was recorded since the last call, in order: a [`Kind::Alloc`](sim::trace::Kind::Alloc) with its operation, and a
+/// What was recorded since the last call, in order: a [`Kind::Alloc`](sim::trace::Kind::Alloc), and a
 /// [`Kind::FreeCompleted`](sim::trace::Kind::FreeCompleted) when the meter counts the block down. Forgets it.
 pub fn take() -> Vec<Event> {
     let mut taken: Vec<Event> = Vec::new();
