@@ -6,33 +6,8 @@
 
 use super::native::amp;
 use anyhow::{Context, Result, ensure};
+use tch::nn::Optimizer;
 use tch::{Kind, Tensor};
-
-/// An optimizer as a gradient scaler sees it.
-pub trait Scalable {
-    /// The parameters whose gradients the optimizer applies.
-    fn parameters(&self) -> Vec<Tensor>;
-
-    /// Updates the parameters with their gradients.
-    ///
-    /// # Errors
-    /// libtorch's message.
-    fn step(&mut self) -> Result<()>;
-}
-
-/// tch's optimizers are loops over parameters and know nothing of scales.
-impl Scalable for tch::nn::Optimizer {
-    fn parameters(&self) -> Vec<Tensor> {
-        self.trainable_variables()
-    }
-
-    fn step(&mut self) -> Result<()> {
-        crate::attempt(|| {
-            tch::nn::Optimizer::step(self);
-            Ok(())
-        })
-    }
-}
 
 /// What a scaler starts with, by PyTorch's names.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -136,7 +111,7 @@ impl GradScaler {
     /// # Errors
     /// Before the first `scale`, a second time since the last `update`, after `step`; fp16 gradients, which cannot hold what they would
     /// become.
-    pub fn unscale(&mut self, optimizer: &dyn Scalable) -> Result<()> {
+    pub fn unscale(&mut self, optimizer: &Optimizer) -> Result<()> {
         if !self.enabled {
             return Ok(());
         }
@@ -146,7 +121,7 @@ impl GradScaler {
             ScalerStage::Stepped => anyhow::bail!("unscale_() is being called after step()."),
             ScalerStage::Ready => {}
         }
-        let mut gradients: Vec<Tensor> = optimizer.parameters().iter().map(Tensor::grad).filter(Tensor::defined).collect();
+        let mut gradients: Vec<Tensor> = optimizer.trainable_variables().iter().map(Tensor::grad).filter(Tensor::defined).collect();
         ensure!(gradients.iter().all(|gradient| gradient.kind() != Kind::Half), "Attempting to unscale FP16 gradients.");
         // In double precision, so that no compiler's fp32 division matters.
         let inverse = scale.f_to_kind(Kind::Double)?.f_reciprocal()?.f_to_kind(Kind::Float)?;
@@ -164,9 +139,9 @@ impl GradScaler {
     /// # Errors
     /// Before the first `scale`, a second time since the last `update`; what [`GradScaler::unscale`] and the optimizer fail with; an
     /// optimizer none of whose parameters has a gradient.
-    pub fn step(&mut self, optimizer: &mut dyn Scalable) -> Result<bool> {
+    pub fn step(&mut self, optimizer: &mut Optimizer) -> Result<bool> {
         if !self.enabled {
-            optimizer.step()?;
+            take_step(optimizer)?;
             return Ok(true);
         }
         self.placed("step")?;
@@ -177,7 +152,7 @@ impl GradScaler {
         let found = self.found_inf.as_ref().context("No inf checks were recorded for this optimizer.")?;
         let finite = found.f_double_value(&[])? == 0.0;
         if finite {
-            optimizer.step()?;
+            take_step(optimizer)?;
         }
         self.stage = ScalerStage::Stepped;
         Ok(finite)
@@ -212,4 +187,11 @@ impl GradScaler {
             None => Ok(self.settings.scale),
         }
     }
+}
+
+fn take_step(optimizer: &mut Optimizer) -> Result<()> {
+    crate::attempt(|| {
+        optimizer.step();
+        Ok(())
+    })
 }

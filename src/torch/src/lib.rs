@@ -9,7 +9,7 @@ mod native;
 
 pub use attempt::{attempt, is_out_of_memory};
 pub use device::{Backend, COUNTS, Cpu, Cuda, DEVICE_USED, Memory, caching_allocator};
-pub use grad_scaler::{GradScaler, Scalable, ScalerState};
+pub use grad_scaler::{GradScaler, ScalerState};
 pub use native::{
     CpuMemory, CudaMemory, Forked, MemoryFile, NativeError, OutsideMemory, allocations, allow_tf32, autocast,
     clear_cuda_workspaces, compiled_version, cpu_memory, cuda_memory, empty_cuda_cache, end_process, fork_process, inference_mode,
