@@ -48,13 +48,10 @@ class Events:
         if not probe.reading:
             return
         found = replay.events(self.name)
-        identical = found["identical"]
         for metric in ("predicted", "measured", "identical"):
             probe.figure(f"events_{metric}", "1", found[metric])
         for metric in ("predicted_peak", "measured_peak"):
             probe.figure(metric, "B", found[metric])
-        probe.figure("match.identical", "1", identical)
-        probe.figure("match.different", "1", max(found["predicted"], found["measured"]) - identical)
 
 
 class PublishedRow:

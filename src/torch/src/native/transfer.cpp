@@ -82,10 +82,6 @@ char* vl_pinned_empty(const int64_t* sizes, size_t dimensions, const at::Tensor*
   });
 }
 
-char* vl_is_pinned(const at::Tensor* tensor, int32_t* pinned) {
-  return guarded([&] { *pinned = tensor->is_pinned(); });
-}
-
 // Bytes that the host allocator holds locked and their peak; blocks; blocks that were ever locked.
 // Its figures for what is in use are left out: 2.11.0 does not count blocks that are freed without an event.
 char* vl_host_memory_read(int64_t out[4]) {

@@ -18,7 +18,6 @@ unsafe extern "C" {
     fn vl_event_synchronize(event: *const RawCudaEvent) -> Message;
     fn vl_has_cuda_device() -> i32;
     fn vl_pinned_empty(sizes: *const i64, dimensions: usize, like: *const C_tensor, out: *mut *mut C_tensor) -> Message;
-    fn vl_is_pinned(tensor: *const C_tensor, pinned: *mut i32) -> Message;
     fn vl_host_memory_read(out: *mut i64) -> Message;
     fn vl_copy(to: *const C_tensor, from: *const C_tensor, non_blocking: i32) -> Message;
     fn vl_record_stream(tensor: *const C_tensor, device: i32, id: i64) -> Message;
@@ -165,17 +164,6 @@ pub fn pinned(size: &[i64], kind: Kind) -> Result<Tensor, NativeError> {
     Ok(unsafe { Tensor::from_ptr(raw) })
 }
 
-/// Whether a tensor's memory is page-locked.
-///
-/// # Errors
-/// libtorch's message.
-pub fn is_pinned(tensor: &Tensor) -> Result<bool, NativeError> {
-    let mut pinned = 0;
-    // SAFETY: the tensor is alive, and the function writes one value.
-    checked(unsafe { vl_is_pinned(tensor.as_ptr(), &mut pinned) })?;
-    Ok(pinned != 0)
-}
-
 /// What PyTorch's allocator of page-locked host memory holds, for all GPUs of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostMemory {
@@ -235,7 +223,6 @@ mod tests {
         assert!(Stream::current(Device::Cpu).is_err() && Stream::side(Device::Cuda(0)).is_err());
         assert!(host_memory().is_err());
         let x = Tensor::zeros([4], (Kind::Float, Device::Cpu));
-        assert_eq!(is_pinned(&x), Ok(false));
         let mut y = Tensor::ones([4], (Kind::Float, Device::Cpu));
         copy(&mut y, &x, true).unwrap();
         assert_eq!(y, x);
