@@ -63,7 +63,7 @@ class Cpu:
         _LIBRARY.vl_cpu_meter_use(1)
 
     def _read(self):
-        out = (ctypes.c_int64 * 3)()
+        out = (ctypes.c_int64 * 2)()
         _LIBRARY.vl_cpu_meter_read(out)
         return out
 

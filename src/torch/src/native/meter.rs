@@ -9,15 +9,15 @@ unsafe extern "C" {
     fn vl_cpu_meter_use(on: i32);
     fn vl_cpu_meter_limit(bytes: i64);
     fn vl_cpu_meter_reset_peak();
-    fn vl_cpu_meter_read(out: *mut i64);
+    fn vl_cpu_meter_read(out: *mut CpuMemory);
 }
 
 /// Bytes of the CPU's tensors, for all threads of the process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct CpuMemory {
     pub live: i64,
     pub peak: i64,
-    pub allocations: i64,
 }
 
 /// Makes the counting allocator libtorch's allocator for CPU tensors, or libtorch's own again. Only tensors that are made while it is on
@@ -40,8 +40,8 @@ pub fn reset_cpu_peak() {
 }
 
 pub fn cpu_memory() -> CpuMemory {
-    let mut out = [0i64; 3];
-    // SAFETY: the function writes three values.
-    unsafe { vl_cpu_meter_read(out.as_mut_ptr()) };
-    CpuMemory { live: out[0], peak: out[1], allocations: out[2] }
+    let mut memory = CpuMemory::default();
+    // SAFETY: the function writes two values, in the order of the struct's.
+    unsafe { vl_cpu_meter_read(&mut memory) };
+    memory
 }

@@ -52,7 +52,7 @@ unsafe extern "C" {
     fn vl_cuda_reset_peaks(device: i32) -> Message;
     fn vl_outside_allocate(bytes: i64, out: *mut *mut c_void) -> Message;
     fn vl_outside_free(memory: *mut c_void);
-    fn vl_cuda_meter_read(device: i32, out: *mut i64) -> Message;
+    fn vl_cuda_meter_read(device: i32, out: *mut CudaMemory) -> Message;
     fn vl_cuda_empty_cache() -> Message;
     fn vl_cuda_clear_workspaces() -> Message;
     fn vl_dry_open(backend: *const c_char) -> Message;
@@ -99,7 +99,8 @@ pub fn load_cuda() -> Result<(), NativeError> {
 }
 
 /// The caching allocator's statistics of one CUDA device, and what the driver says of it, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct CudaMemory {
     pub requested: i64,
     pub requested_peak: i64,
@@ -119,24 +120,10 @@ pub struct CudaMemory {
 /// # Errors
 /// CUDA is not initialised (allocate a tensor first), or the device does not exist.
 pub fn cuda_memory(device: i32) -> Result<CudaMemory, NativeError> {
-    let mut out = [0i64; 11];
-    // SAFETY: the function writes eleven values.
-    checked(unsafe { vl_cuda_meter_read(device, out.as_mut_ptr()) })?;
-    let [requested, requested_peak, allocated, allocated_peak, reserved, reserved_peak, inactive_split, rest @ ..] = out;
-    let [retries, out_of_memory_errors, free, total] = rest;
-    Ok(CudaMemory {
-        requested,
-        requested_peak,
-        allocated,
-        allocated_peak,
-        reserved,
-        reserved_peak,
-        inactive_split,
-        retries,
-        out_of_memory_errors,
-        free,
-        total,
-    })
+    let mut memory = CudaMemory::default();
+    // SAFETY: the function writes eleven values, in the order of the struct's.
+    checked(unsafe { vl_cuda_meter_read(device, &mut memory) })?;
+    Ok(memory)
 }
 
 /// Sets a CUDA device's peaks to its current values.

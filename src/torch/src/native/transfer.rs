@@ -18,7 +18,7 @@ unsafe extern "C" {
     fn vl_event_synchronize(event: *const RawCudaEvent) -> Message;
     fn vl_has_cuda_device() -> i32;
     fn vl_pinned_empty(sizes: *const i64, dimensions: usize, like: *const C_tensor, out: *mut *mut C_tensor) -> Message;
-    fn vl_host_memory_read(out: *mut i64) -> Message;
+    fn vl_host_memory_read(out: *mut HostMemory) -> Message;
     fn vl_copy(to: *const C_tensor, from: *const C_tensor, non_blocking: i32) -> Message;
     fn vl_record_stream(tensor: *const C_tensor, device: i32, id: i64) -> Message;
 }
@@ -165,7 +165,8 @@ pub fn pinned(size: &[i64], kind: Kind) -> Result<Tensor, NativeError> {
 }
 
 /// What PyTorch's allocator of page-locked host memory holds, for all GPUs of the process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct HostMemory {
     /// Bytes of all blocks, those that wait in its cache among them. Each block is a power of two.
     pub locked: i64,
@@ -181,11 +182,10 @@ pub struct HostMemory {
 /// # Errors
 /// No CUDA device has been opened in this process.
 pub fn host_memory() -> Result<HostMemory, NativeError> {
-    let mut out = [0i64; 4];
-    // SAFETY: the function writes four values.
-    checked(unsafe { vl_host_memory_read(out.as_mut_ptr()) })?;
-    let [locked, locked_peak, blocks, locks] = out;
-    Ok(HostMemory { locked, locked_peak, blocks, locks })
+    let mut memory = HostMemory::default();
+    // SAFETY: the function writes four values, in the order of the struct's.
+    checked(unsafe { vl_host_memory_read(&mut memory) })?;
+    Ok(memory)
 }
 
 /// Copies `from` into `to`, of the same shape, without a gradient. `non_blocking` says that the calling thread need not wait for the end
