@@ -46,13 +46,16 @@ cell! { FewBits { model: ModelName, batch: Batch, bits: Bits, by: By } }
 cell! { TiledLoss { vocabulary: Vocabulary, width: Width, tokens: Tokens, loss: Loss, by: By } }
 cell! { LowRank { model: ModelName, moments: Moments, by: By } }
 
+/// Cells of a recipe, on whatever allocates as a GPU does.
+fn recipe<C: Cell>(name: &'static str, cells: Vec<C>) -> Grid<C> {
+    Grid::new(name, in_python).quick_and_full(cells).on(CUDA).no_plots()
+}
+
 pub fn in_backward() -> Grid<Backward> {
     let peak = |stepping: Stepping, figure: f64| value(PEAK).of(move |c: &Backward| c.stepping == stepping).reproduces(figure);
-    Grid::new("a step inside the backward pass", in_python)
+    recipe("a step inside the backward pass", Backward::cross("vit-l16", Stepping::ALL, By::Pytorch))
         .compare::<Stepping>()
-        .quick_and_full(Backward::cross("vit-l16", Stepping::ALL, By::Pytorch))
         .passes(CHECK | COUNT)
-        .on(CUDA)
         .check(|_| equal(1e-3)) // the same parameters after a step
         .published(
             Published::new(
@@ -65,16 +68,13 @@ pub fn in_backward() -> Grid<Backward> {
             .rule(peak(Stepping::InBackward, 4e9))
             .setup("The same model of torchvision's with random parameters, and the same hooks."),
         )
-        .no_plots()
 }
 
 pub fn few_bits() -> Grid<FewBits> {
     let peak = |bits: i64, figure: f64| value(PEAK).of(move |c: &FewBits| c.bits == Bits(bits)).reproduces(figure);
-    Grid::new("state in few bits", in_python)
+    recipe("state in few bits", FewBits::cross("vit-h14", 8, [32, 8, 4], By::Pytorch))
         .compare::<Bits>()
-        .quick_and_full(FewBits::cross("vit-h14", 8, [32, 8, 4], By::Pytorch))
         .passes(COUNT)
-        .on(CUDA)
         .published(
             Published::new(
                 "low-bit-state",
@@ -91,15 +91,12 @@ pub fn few_bits() -> Grid<FewBits> {
                  small tensors); its step, which torchao compiles into one kernel, takes no memory here.",
             ),
         )
-        .no_plots()
 }
 
 pub fn tiled_loss() -> Grid<TiledLoss> {
-    Grid::new("a loss in tiles", in_python)
+    recipe("a loss in tiles", TiledLoss::cross(128_256, 1024, 4096, Loss::ALL, By::Pytorch))
         .compare::<Loss>()
-        .quick_and_full(TiledLoss::cross(128_256, 1024, 4096, Loss::ALL, By::Pytorch))
         .passes(CHECK | COUNT)
-        .on(CUDA)
         .metrics(&[ABOVE, SAVED])
         .check(|_| equal(2e-2)) // the same gradients, of which bf16 keeps eight bits
         .published(
@@ -115,15 +112,12 @@ pub fn tiled_loss() -> Grid<TiledLoss> {
             .before(value(SAVED).of(|c: &TiledLoss| c.loss == Loss::Tiled).reproduces(14.0 / 7.65))
             .setup("A quarter of the tokens, the tiles and the width, so that it fits 24 GiB, and therefore in copies of the logits; only the loss."),
         )
-        .no_plots()
 }
 
 pub fn low_rank() -> Grid<LowRank> {
-    Grid::new("state of low rank", in_python)
+    recipe("state of low rank", LowRank::cross("llama-7b", Moments::ALL, By::Pytorch))
         .compare::<Moments>()
-        .quick_and_full(LowRank::cross("llama-7b", Moments::ALL, By::Pytorch))
         .passes(COUNT)
-        .on(CUDA)
         .metrics(&[STATE, LEFT])
         .published(
             Published::new("galore-state", "Zhao et al., arXiv 2403.03507 (GaLore)", "up to 65.5 % less memory for optimizer states")
@@ -134,18 +128,15 @@ pub fn low_rank() -> Grid<LowRank> {
                      projected.",
                 ),
         )
-        .no_plots()
 }
 
 pub fn cut_loss() -> Grid<CutLoss> {
     const MIB: f64 = (1 << 20) as f64;
     let capped = |metric| value(metric).of(|c: &CutLoss| c.softcap == Softcap::Tanh);
     let of_loss = capped(OF_LOSS).reproduces(MIB);
-    Grid::new("a loss without logits", in_python)
+    recipe("a loss without logits", CutLoss::cross(256_000, 2304, 8192, Softcap::ALL, By::Pytorch))
         .compare::<Softcap>()
-        .quick_and_full(CutLoss::cross(256_000, 2304, 8192, Softcap::ALL, By::Pytorch))
         .passes(COUNT)
-        .on(CUDA)
         .metrics(&[OF_LOSS, OF_GRADIENT, OF_BOTH])
         .published(
             Published::new(
@@ -161,7 +152,6 @@ pub fn cut_loss() -> Grid<CutLoss> {
             .before(of_loss)
             .setup("Their own kernel, apple/ml-cross-entropy 25.1.1, of which what it is given is allocated; 1 MB there is 1 MiB."),
         )
-        .no_plots()
 }
 
 pub fn offload() -> Grid<Offload> {
@@ -171,12 +161,10 @@ pub fn offload() -> Grid<Offload> {
     let state = |on_host, bytes| {
         value(MODEL_STATE).of(move |c: &Offload| c.weights == Weights::MixedFp16 && c.on_host == on_host).reproduces(bytes)
     };
-    Grid::new("an optimizer on the host", in_python)
+    recipe("an optimizer on the host", Offload::cross("vit-g14", Weights::Bf16, 32, OnHost::ALL, By::Pytorch))
         .compare::<OnHost>()
-        .quick_and_full(Offload::cross("vit-g14", Weights::Bf16, 32, OnHost::ALL, By::Pytorch))
         .quick_and_full(Offload::cross("gpt2", Weights::MixedFp16, 1, [Nothing, Gradients], By::Pytorch))
         .passes(COUNT)
-        .on(CUDA)
         .metrics(&[MODEL_STATE])
         .published(
             Published::new(
@@ -206,16 +194,13 @@ pub fn offload() -> Grid<Offload> {
             .rule(state(Gradients, 2.0))
             .setup("GPT-2 124M: bytes for each parameter are the same at any size. 13 billion are 26 GB then; nothing as large is run here."),
         )
-        .no_plots()
 }
 
 pub fn tuning() -> Grid<Tuning> {
     let of = |metric, model, tuned| value(metric).of(move |c: &Tuning| c.model == ModelName(model) && c.tuned == tuned);
-    Grid::new("weights in 4 bits", in_python)
+    recipe("weights in 4 bits", Tuning::cross("llama-65b", Tuned::ALL, By::Pytorch))
         .compare::<Tuned>()
-        .quick_and_full(Tuning::cross("llama-65b", Tuned::ALL, By::Pytorch))
         .passes(COUNT)
-        .on(CUDA)
         .metrics(&[CONSTANTS, KEPT])
         .published(
             Published::new(
@@ -242,7 +227,6 @@ pub fn tuning() -> Grid<Tuning> {
                  layer is allocated and taken 80 times.",
             ),
         )
-        .no_plots()
 }
 
 #[cfg(test)]

@@ -141,7 +141,7 @@ impl GradScaler {
     /// optimizer none of whose parameters has a gradient.
     pub fn step(&mut self, optimizer: &mut Optimizer) -> Result<bool> {
         if !self.enabled {
-            take_step(optimizer)?;
+            optimizer.step();
             return Ok(true);
         }
         self.placed("step")?;
@@ -152,7 +152,7 @@ impl GradScaler {
         let found = self.found_inf.as_ref().context("No inf checks were recorded for this optimizer.")?;
         let finite = found.f_double_value(&[])? == 0.0;
         if finite {
-            take_step(optimizer)?;
+            optimizer.step();
         }
         self.stage = ScalerStage::Stepped;
         Ok(finite)
@@ -187,11 +187,4 @@ impl GradScaler {
             None => Ok(self.settings.scale),
         }
     }
-}
-
-fn take_step(optimizer: &mut Optimizer) -> Result<()> {
-    crate::attempt(|| {
-        optimizer.step();
-        Ok(())
-    })
 }
