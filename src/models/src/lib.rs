@@ -117,24 +117,17 @@ impl Model {
     /// A batch of `samples` made up from libtorch's current random state.
     pub fn batch(&self, samples: i64) -> Batch {
         let device = self.store.device();
-        let float = (Kind::Float, device);
-        let int = (Kind::Int64, device);
-        match self.input {
-            Input::Features(width) => {
-                Batch { inputs: Tensor::randn([samples, width], float), targets: Tensor::randint(self.classes, [samples], int) }
-            }
-            Input::Image(side) => Batch {
-                inputs: Tensor::randn([samples, 3, side, side], float),
-                targets: Tensor::randint(self.classes, [samples], int),
-            },
-            Input::Tokens { vocabulary, sequence, targets } => Batch {
-                inputs: Tensor::randint(vocabulary, [samples, sequence], int),
-                targets: match targets {
-                    1 => Tensor::randint(self.classes, [samples], int),
-                    _ => Tensor::randint(self.classes, [samples, targets], int),
-                },
-            },
-        }
+        let (float, int) = ((Kind::Float, device), (Kind::Int64, device));
+        let inputs = match self.input {
+            Input::Features(width) => Tensor::randn([samples, width], float),
+            Input::Image(side) => Tensor::randn([samples, 3, side, side], float),
+            Input::Tokens { vocabulary, sequence, .. } => Tensor::randint(vocabulary, [samples, sequence], int),
+        };
+        let targets = match self.input {
+            Input::Tokens { targets, .. } if targets > 1 => Tensor::randint(self.classes, [samples, targets], int),
+            _ => Tensor::randint(self.classes, [samples], int),
+        };
+        Batch { inputs, targets }
     }
 
     /// The least floating-point operations of one training step in fp32, 0 where cuDNN may use TF32: for each weight and row 2 forward and
