@@ -169,7 +169,7 @@ mod tests {
         let hosts = [(); 2].map(|()| pinned(&[BYTES], Kind::Uint8).unwrap());
         dry.reset_peaks().unwrap();
         let mut seen = 0;
-        let train = |inputs: &Tensor, step| {
+        let train = |inputs: &Tensor, step: usize| {
             assert_eq!((inputs.device(), inputs.size(), step), (dry.device(), vec![BYTES], seen));
             seen += 1;
             Ok(())
