@@ -19,11 +19,6 @@ const TEMPORARY_RATIO: Metric =
 /// What a step must read and write at least: each parameter, its gradient and its state once.
 const TRAFFIC: Metric = Metric::counted("traffic", "memory traffic", "B");
 
-/// Kernels that allocate as a GPU's do, and all that computes.
-const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
-const EVERYWHERE: &[Platform] = &[Platform::Cpu, Platform::Gpu, Platform::Dry];
-const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
-
 levels! {
     Method as "optimizer" "optimizer, with PyTorch's defaults":
     Sgd "",

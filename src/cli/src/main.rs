@@ -134,9 +134,6 @@ enum Lab {
 
     /// Run the most useful GPU experiments within a time budget and pack the results
     GpuDay(Rest),
-
-    /// Replay a trace of allocations through PyTorch's caching allocator on a simulated GPU
-    Replay(Rest),
 }
 
 #[derive(Debug, Args)]

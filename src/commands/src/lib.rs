@@ -5,7 +5,5 @@
 extern crate base;
 
 mod gpu_day;
-mod replay;
 
 pub use gpu_day::{GpuDayOptions, gpu_day};
-pub use replay::{ReplayOptions, replay};

@@ -3,7 +3,7 @@
 use crate::machine::Conditions;
 use anyhow::{Context, Result, ensure};
 use record::protocol::{
-    ACTIVATIONS, BANDWIDTH, HELD, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Pass, PlainCell, Platform, Relation, Role, STEP_PEAK, TIME,
+    ACTIVATIONS, BANDWIDTH, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Pass, PlainCell, Platform, Relation, Role, STEP_PEAK, TIME,
 };
 use record::results::{Sample, Status};
 use std::borrow::Cow;
@@ -11,7 +11,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Kind, Tensor};
 pub use torch::is_out_of_memory;
-use torch::{Backend, COUNTS, Memory, attempt, held_at_peak};
+use torch::{Backend, COUNTS, Memory, attempt};
 
 /// What one step does.
 type Run = Box<dyn FnMut(&mut Probe) -> Result<()>>;
@@ -496,21 +496,17 @@ pub fn distance(a: &[Tensor], b: &[Tensor], scale: f64) -> Result<f64> {
 /// What cuBLAS kept of the device's memory in the end, for each thread that had multiplied: part of what lives and of every peak.
 const WORKSPACES: &str = "workspaces";
 
-/// Counts the bytes of one step, after steps that bring optimizer state and caches into being. `in_blocks` also tells what lives at its peak, block by
-/// block, as parts of [`HELD`]; see [`held_at_peak`].
+/// Counts the bytes of one step, after steps that bring optimizer state and caches into being.
 ///
 /// # Errors
 /// What the step or the meter fails with.
-pub fn memory(step: &mut Step, backend: &dyn Backend, in_blocks: bool) -> Result<Vec<Sample>> {
+pub fn memory(step: &mut Step, backend: &dyn Backend) -> Result<Vec<Sample>> {
     for _ in 0..2 {
         step.run(&mut Probe::idle())?;
     }
     backend.reset_peaks()?;
     let mut probe = Probe::reading(backend);
-    let ((), blocks) = match in_blocks {
-        true => held_at_peak(backend.device(), || step.run(&mut probe))?,
-        false => (step.run(&mut probe)?, BTreeMap::new()),
-    };
+    step.run(&mut probe)?;
     let after = backend.memory()?;
     backend.clear_workspaces()?;
     let workspaces = after.requested - backend.memory()?.requested;
@@ -525,7 +521,6 @@ pub fn memory(step: &mut Step, backend: &dyn Backend, in_blocks: bool) -> Result
     samples.extend(after.others.iter().map(|(metric, value)| sample(*metric, unit(metric), *value as f64)));
     samples.extend(probe.figures.into_iter().map(|(metric, (unit, value))| sample(metric, unit, value)));
     samples.extend(probe.details);
-    samples.extend(blocks.into_iter().map(|(name, blocks)| sample(format!("{}.{name}", HELD.name), HELD.unit, blocks as f64)));
     Ok(samples)
 }
 

@@ -34,6 +34,13 @@ pub use record::protocol::{
 pub use std::process::ExitCode;
 pub use tch::{Device, Kind, Reduction, Tensor, no_grad};
 
+/// Devices whose kernels allocate as a GPU's do.
+pub const CUDA: &[Platform] = &[Platform::Gpu, Platform::Dry];
+/// The same, and what PyTorch in Python gave on a machine without one.
+pub const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
+/// All that allocates, whether it computes or not.
+pub const EVERYWHERE: &[Platform] = &[Platform::Cpu, Platform::Gpu, Platform::Dry];
+
 /// Bytes of tensors' numbers; an undefined one has none.
 pub fn bytes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> i64 {
     let there = tensors.into_iter().filter(|tensor| tensor.defined());

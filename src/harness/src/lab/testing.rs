@@ -128,7 +128,7 @@ pub fn count<C: Cell>(protocol: &Protocol, cell: C) -> Counted {
     // What the setup allocates is counted, too.
     let meter = Cpu::new(None);
     let mut step = BENCH.set_up(&prepare, &cell.plain()).expect("the cell is set up");
-    Counted(measure::memory(&mut step, &meter, false).expect("the step runs"))
+    Counted(measure::memory(&mut step, &meter).expect("the step runs"))
 }
 
 /// A cell with another level: `with(cell, Recipe::Add)`.

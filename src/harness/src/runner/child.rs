@@ -95,7 +95,7 @@ fn pass(protocol: &PlainProtocol, prepare: SetUp, spec: &str) -> Result<Found> {
         Pass::Memory => {
             let mut step = bench.set_up(prepare, &cell)?;
             // What a comparison with the reference names in a difference.
-            let samples = measure::memory(&mut step, &*backend, spec.exchange.is_some())?;
+            let samples = measure::memory(&mut step, &*backend)?;
             Ok(Found { samples, status: Status::Ok, reason: String::new() })
         }
         Pass::Time => {

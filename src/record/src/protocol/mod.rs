@@ -12,8 +12,8 @@ pub use cells::{
     conditions, fixed_by, selects, shared_terms,
 };
 pub use metrics::{
-    ACTIVATIONS, BANDWIDTH, COMPUTED, FigureStyle, GRADIENTS, HELD, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Role, STEP_PEAK, TIME,
-    Text, intern,
+    ACTIVATIONS, BANDWIDTH, COMPUTED, FigureStyle, GRADIENTS, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Role, STEP_PEAK, TIME, Text,
+    intern,
 };
 pub use words::{PageBlock, PageSlot, PageSpan, PageText, SlotSource};
 
