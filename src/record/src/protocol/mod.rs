@@ -62,9 +62,6 @@ pub struct PlainLevel {
     /// What one does who chooses it, as titles say it; empty where the name says that beside its factor.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub label: String,
-    /// Whether nobody can choose it: it is what limits the others.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_limit: bool,
 }
 
 /// What a reader is told of an experiment's subject beside its figures.
@@ -206,9 +203,6 @@ pub enum PlotKind {
     /// that are told at the points where they change. The metric `boundary` tells at which point each of the `phases` begins, and
     /// after the last where it ends.
     Area { panels: Vec<String>, layers: Vec<Metric>, boundary: String, phases: Vec<String> },
-    /// The metric, from bottom to top, against a reference that it should equal, from left to right: a point for each cell, a look for each
-    /// level of the `looks` factors, and the line on which both are the same.
-    Against { reference: String, looks: Vec<String> },
 }
 
 impl PlainProtocol {
@@ -243,11 +237,6 @@ impl PlainProtocol {
             (None, Ok(_)) => format!("{factor} = {level}"),
             (None, Err(_)) => level.split('+').map(|part| named(part).unwrap_or(part.into())).collect::<Vec<_>>().join(" + "),
         }
-    }
-
-    /// Whether nobody can choose a level: it is what limits the others.
-    pub fn is_limit(&self, factor: &str, level: &str) -> bool {
-        self.factor(factor).is_some_and(|factor| factor.levels.iter().any(|known| known.name == level && known.is_limit))
     }
 
     pub fn factor(&self, name: &str) -> Option<&Factor> {
@@ -510,12 +499,7 @@ mod tests {
 
     #[test]
     fn titles_name_what_one_does() {
-        let level = |name: &str, label: &str| PlainLevel {
-            name: name.into(),
-            meaning: String::new(),
-            label: label.into(),
-            is_limit: false,
-        };
+        let level = |name: &str, label: &str| PlainLevel { name: name.into(), meaning: String::new(), label: label.into() };
         let levels = vec![level("amp", "autocast"), level("checkpoint", "checkpointing"), level("none", "")];
         let factor = Factor { name: "with".into(), meaning: String::new(), levels };
         let protocol = PlainProtocol { factors: vec![factor], ..protocol() };

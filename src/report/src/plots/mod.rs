@@ -1,10 +1,8 @@
 //! The pictures of the report. Each is a pure function of what was recorded, so that the same samples give the same bytes.
 
-mod against;
 mod area;
 mod bars;
 mod beside;
-mod findings;
 mod intervals;
 mod lines;
 
@@ -59,8 +57,7 @@ impl Picture {
     }
 }
 
-/// Draws one plot of a protocol for one machine, under a title or else under what its figures say; nothing where the machine has no figure
-/// for it.
+/// Draws one plot of a protocol for one machine, under a title or else under its caption; nothing where the machine has no figure for it.
 ///
 /// # Errors
 /// The drawing library fails.
@@ -70,9 +67,10 @@ pub fn draw(recorded: &Recorded, plot: &PlainPlot, title: Option<&str>) -> Resul
     };
     let draw = |width: i32| -> Result<Option<String>> {
         let mut view = PlotView::new(recorded, plot, metric, width);
-        let finding = || intervals::signed_finding(&view).or_else(|| findings::finding(&view, plot));
-        if let Some(finding) = title.map(str::to_string).or_else(finding) {
-            view.head = Head::new(&finding, &format!("{} {}", full_stop(&plot.caption), whose(recorded)), width);
+        let areas = area::AreaDesign::of(plot);
+        let finding = || areas.as_ref().and_then(|design| area::finding(&view, design));
+        if let Some(title) = title.map(str::to_string).or_else(finding) {
+            view.head = Head::new(&title, &format!("{} {}", full_stop(&plot.caption), whose(recorded)), width);
         }
         if let Some(svg) = intervals::signed(&view)? {
             return Ok(Some(svg));
@@ -83,12 +81,9 @@ pub fn draw(recorded: &Recorded, plot: &PlainPlot, title: Option<&str>) -> Resul
             // Times are no bars from zero: a difference of a few percent would not be seen.
             PlotKind::Bars { clusters, .. } if metric.pass == Pass::Time => intervals::intervals(&view, &texts(clusters)),
             PlotKind::Bars { clusters, absolute: false } => bars::bars(&view, &texts(clusters)),
-            PlotKind::Area { panels, layers, boundary, phases } => {
-                area::area(&view, &area::AreaDesign { panels: &texts(panels), layers, boundary, phases })
-            }
+            PlotKind::Area { .. } => areas.as_ref().map_or(Ok(None), |design| area::area(&view, design)),
             // A table, which stands among the others.
             PlotKind::Ranking { .. } => Ok(None),
-            PlotKind::Against { reference, looks } => against::against(&view, reference, &texts(looks)),
         }
     };
     let name = format!("{}-{}-{}", slug(&recorded.protocol.name), slug(&plot.name), slug(&recorded.machine));
