@@ -17,12 +17,13 @@ mod guides;
 mod ladder;
 mod machines;
 mod markup;
+mod notes;
 mod pages;
+mod pairs;
 mod plots;
 mod prose;
 mod rankings;
 mod recorded;
-mod tables;
 mod versions;
 mod words;
 

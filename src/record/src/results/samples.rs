@@ -60,13 +60,6 @@ impl Samples {
         })
     }
 
-    /// The details of a cell whose names have a prefix, by the rest of the name: the parts of a metric.
-    pub fn details<'a>(&'a self, cell: &'a PlainCell, prefix: &'a str) -> impl Iterator<Item = (&'a str, f64)> + 'a {
-        let own = self.rounds.range((cell.clone(), prefix.to_string())..);
-        let own = own.take_while(move |((of, metric), _)| of == cell && metric.starts_with(prefix));
-        own.filter_map(move |((_, metric), _)| Some((&metric[prefix.len()..], self.value(cell, metric)?)))
-    }
-
     /// All samples of a metric, round by round.
     pub fn samples(&self, cell: &PlainCell, metric: &str) -> Vec<Vec<f64>> {
         let rounds = self.rounds.get(&(cell.clone(), metric.to_string()));
