@@ -65,11 +65,8 @@ pub struct VerdictRow {
 #[derive(Debug, Clone, Serialize)]
 pub struct ClaimSection {
     pub id: String,
-    pub from: Markdown,
     pub text: String,
     pub findings: Vec<Finding>,
-    /// Whether the claim is about the lab itself.
-    pub is_self_check: bool,
 }
 
 /// A published figure with what every machine gives instead.
@@ -79,6 +76,9 @@ pub struct PublishedSection {
     pub source: String,
     pub figure: String,
     pub setup: String,
+    /// What the machines found that can be put against it, those that came with the project and the user's own.
+    pub ours: String,
+    pub yours: String,
     pub findings: Vec<Finding>,
 }
 
@@ -137,15 +137,12 @@ pub fn published_of(of_experiment: &[Recorded]) -> Vec<&Published> {
 /// The claims of one experiment with the findings of its machines.
 pub fn sections(of_experiment: &[Recorded]) -> Vec<ClaimSection> {
     let section = |(id, text): (&str, &str)| {
-        let judged =
-            || of_experiment.iter().flat_map(|r| r.judgements.iter().map(move |j| (r, j))).filter(|(_, j)| j.claim.id == id);
+        let judged = of_experiment.iter().flat_map(|r| r.judgements.iter().map(move |j| (r, j)));
         ClaimSection {
             id: slug(id),
-            from: judged().next().map_or_else(Default::default, |(_, j)| guides(&j.claim.from)),
-            is_self_check: of_experiment[0].is_self_check(id),
             text: text.to_string(),
-            findings: judged()
-                .filter(|(_, judgement)| judgement.verdict != Verdict::NotMeasured)
+            findings: judged
+                .filter(|(_, judgement)| judgement.claim.id == id && judgement.verdict != Verdict::NotMeasured)
                 .map(|(recorded, judgement)| finding(recorded, judgement))
                 .collect(),
         }
@@ -156,13 +153,25 @@ pub fn sections(of_experiment: &[Recorded]) -> Vec<ClaimSection> {
 /// The published figures of one experiment with the findings of its machines.
 pub fn published_sections(of_experiment: &[Recorded]) -> Vec<PublishedSection> {
     let section = |published: &Published| {
-        let found = of_experiment.iter().flat_map(|r| r.reproductions.iter().map(move |found| (r, found)));
+        let found = of_experiment.iter().flat_map(|run| run.reproductions.iter().map(move |found| (run, found)));
+        let found: Vec<(&Recorded, &Reproduction)> = found.filter(|(_, found)| found.published.id == published.id).collect();
+        let said = |is_own: bool| {
+            let compared = found.iter().filter(|(_, found)| found.comparable && found.verdict != Verdict::NotMeasured);
+            let each = compared.filter(|(run, _)| run.is_own == is_own).map(|(run, found)| {
+                let effect = prose::effect_of_all(&run.protocol, &found.evidence);
+                format!("{}, {}: {effect}", prose::reproduction(found), prose::whose(found.platform, &run.machine))
+            });
+            each.collect::<Vec<_>>().join("; ")
+        };
+        let ours = Some(said(false)).filter(|ours| !ours.is_empty());
         PublishedSection {
             id: slug(&published.id),
             source: published.source.to_string(),
             figure: published.figure.to_string(),
             setup: published.setup.to_string(),
-            findings: found.filter(|(_, f)| f.published.id == published.id).map(|(r, f)| reproduction(r, f)).collect(),
+            ours: ours.unwrap_or_else(|| "not comparable here: it needs another device".to_string()),
+            yours: said(true),
+            findings: found.iter().map(|(run, found)| reproduction(run, found)).collect(),
         }
     };
     published_of(of_experiment).into_iter().map(section).collect()

@@ -1,6 +1,6 @@
 //! The page of one experiment: what to do, the picture, when it fails, one table, caveats; then, folded, rules, evidence and protocol.
 
-use super::claims::{self, ClaimSection, PublishedSection, VerdictRow};
+use super::claims::{self, ClaimSection, VerdictRow};
 use super::data;
 use super::effects::{Effect, compared};
 use super::findings::ExperimentFindings;
@@ -69,7 +69,6 @@ pub struct Page {
     /// Claims that no machine's figures can decide yet.
     pub undecided: Vec<String>,
     pub claims: Vec<ClaimSection>,
-    pub published: Vec<PublishedSection>,
     pub factors: Vec<FactorRow>,
     pub measured: Vec<MeasuredPart>,
     pub protocols_differ: bool,
@@ -102,7 +101,6 @@ pub fn page(findings: &ExperimentFindings, mut words: PageWords, pictures: Vec<(
         rankings: runs.iter().flat_map(rankings::rankings).collect(),
         threats: first.protocol.threats.iter().map(|text| text.to_string()).collect(),
         claims: findings.claims.iter().filter(|claim| is_own(&claim.id)).cloned().collect(),
-        published: findings.published.clone(),
         factors: factors(runs),
         measured: runs.iter().filter(|run| data::has_rows(run)).map(measured).collect(),
         protocols_differ: runs.iter().any(|run| run.protocol != first.protocol),

@@ -120,6 +120,11 @@ impl Samples {
         !by_pass.iter().any(ended) && self.turns.get(&(cell.clone(), pass)).is_none_or(|turns| *turns < least)
     }
 
+    /// What became of each kind of pass over a cell, the worst of its rounds, with its reason; none of a cell that left no row.
+    pub fn outcomes(&self, cell: &PlainCell) -> Option<&BTreeMap<Pass, (Status, String)>> {
+        self.passes.get(cell)
+    }
+
     /// What became of a cell: the worst of its passes, with the reason.
     pub fn status(&self, cell: &PlainCell) -> Option<(Status, &str)> {
         let passes = self.passes.get(cell)?;
