@@ -77,10 +77,11 @@ pub fn draw(recorded: &Recorded, plot: &PlainPlot, title: Option<&str>) -> Resul
         }
         match &plot.kind {
             PlotKind::Lines { x, series } => lines::lines(&view, x, &texts(series)),
-            PlotKind::Bars { clusters, absolute: true } => bars::amounts(&view, &texts(clusters)),
             // Times are no bars from zero: a difference of a few percent would not be seen.
-            PlotKind::Bars { clusters, .. } if metric.pass == Pass::Time => intervals::intervals(&view, &texts(clusters)),
-            PlotKind::Bars { clusters, absolute: false } => bars::bars(&view, &texts(clusters)),
+            PlotKind::Bars { clusters, absolute: false } if metric.pass == Pass::Time => {
+                intervals::intervals(&view, &texts(clusters))
+            }
+            PlotKind::Bars { clusters, absolute } => bars::bars(&view, &texts(clusters), *absolute),
             PlotKind::Area { .. } => areas.as_ref().map_or(Ok(None), |design| area::area(&view, design)),
             // A table, which stands among the others.
             PlotKind::Ranking { .. } => Ok(None),
