@@ -5,7 +5,7 @@ use super::plots::grouped;
 use super::prose::{self, Against};
 use super::recorded::Recorded;
 use base::units::counted;
-use record::judge::{Comparison, Evidence, Judgement, Outcome, Reproduction, Verdict};
+use record::judge::{Comparison, Evidence, Judged, Outcome, Reproduction, Verdict};
 use record::protocol::Published;
 use record::results::Status;
 use record::rules::RulePart;
@@ -142,8 +142,8 @@ pub fn sections(of_experiment: &[Recorded]) -> Vec<ClaimSection> {
             id: slug(id),
             text: text.to_string(),
             findings: judged
-                .filter(|(_, judgement)| judgement.claim.id == id && judgement.verdict != Verdict::NotMeasured)
-                .map(|(recorded, judgement)| finding(recorded, judgement))
+                .filter(|(_, judgement)| judgement.of.id == id && judgement.verdict != Verdict::NotMeasured)
+                .map(|(run, judgement)| finding(run, judgement, Against::Claim, prose::meaning(judgement)))
                 .collect(),
         }
     };
@@ -154,12 +154,12 @@ pub fn sections(of_experiment: &[Recorded]) -> Vec<ClaimSection> {
 pub fn published_sections(of_experiment: &[Recorded]) -> Vec<PublishedSection> {
     let section = |published: &Published| {
         let found = of_experiment.iter().flat_map(|run| run.reproductions.iter().map(move |found| (run, found)));
-        let found: Vec<(&Recorded, &Reproduction)> = found.filter(|(_, found)| found.published.id == published.id).collect();
+        let found: Vec<(&Recorded, &Reproduction)> = found.filter(|(_, found)| found.of.id == published.id).collect();
         let said = |is_own: bool| {
-            let compared = found.iter().filter(|(_, found)| found.comparable && found.verdict != Verdict::NotMeasured);
+            let compared = found.iter().filter(|(_, found)| found.carries && found.verdict != Verdict::NotMeasured);
             let each = compared.filter(|(run, _)| run.is_own == is_own).map(|(run, found)| {
                 let effect = prose::effect_of_all(&run.protocol, &found.evidence);
-                format!("{}, {}: {effect}", prose::reproduction(found), prose::whose(found.platform, &run.machine))
+                format!("{}, {}: {effect}", prose::standing(found, Against::Published), prose::whose(found.platform, &run.machine))
             });
             each.collect::<Vec<_>>().join("; ")
         };
@@ -171,29 +171,22 @@ pub fn published_sections(of_experiment: &[Recorded]) -> Vec<PublishedSection> {
             setup: published.setup.to_string(),
             ours: ours.unwrap_or_else(|| "not comparable here: it needs another device".to_string()),
             yours: said(true),
-            findings: found.iter().map(|(run, found)| reproduction(run, found)).collect(),
+            findings: found
+                .iter()
+                .map(|(run, found)| finding(run, found, Against::Published, prose::why(&run.protocol, found)))
+                .collect(),
         }
     };
     published_of(of_experiment).into_iter().map(section).collect()
 }
 
-fn reproduction(recorded: &Recorded, found: &Reproduction) -> Finding {
+fn finding<T>(run: &Recorded, found: &Judged<T>, against: Against, meaning: String) -> Finding {
     Finding {
-        machine: recorded.machine.clone(),
+        machine: run.machine.clone(),
         device: prose::platform(found.platform).to_string(),
-        verdict: prose::reproduction(found),
-        meaning: prose::why(&recorded.protocol, found),
-        evidence: found.evidence.iter().map(|evidence| part(recorded, evidence, Against::Published)).collect(),
-    }
-}
-
-fn finding(recorded: &Recorded, judgement: &Judgement) -> Finding {
-    Finding {
-        machine: recorded.machine.clone(),
-        device: prose::platform(judgement.platform).to_string(),
-        verdict: prose::standing(judgement),
-        meaning: prose::meaning(judgement),
-        evidence: judgement.evidence.iter().map(|evidence| part(recorded, evidence, Against::Claim)).collect(),
+        verdict: prose::standing(found, against),
+        meaning,
+        evidence: found.evidence.iter().map(|evidence| part(run, evidence, against)).collect(),
     }
 }
 
@@ -325,12 +318,12 @@ pub fn verdicts(runs: &[Recorded]) -> Vec<VerdictRow> {
         let of_claim = rows.len();
         let (others, own): (Vec<&Recorded>, Vec<&Recorded>) = runs.iter().partition(|run| !run.is_own);
         for run in others.into_iter().chain(own) {
-            for judgement in run.judgements.iter().filter(|j| j.claim.id == id && j.verdict != Verdict::NotMeasured) {
+            for judgement in run.judgements.iter().filter(|j| j.of.id == id && j.verdict != Verdict::NotMeasured) {
                 let effect = prose::effect_of_all(&run.protocol, &judgement.evidence);
                 let device = prose::platform(judgement.platform);
                 let same = rows[of_claim..].iter_mut().find(|row| run.is_own && row.device == device);
                 if let Some(row) = same {
-                    row.yours.push(format!("{}: {effect}", prose::standing(judgement)));
+                    row.yours.push(format!("{}: {effect}", prose::standing(judgement, Against::Claim)));
                     continue;
                 }
                 rows.push(VerdictRow {
@@ -340,9 +333,9 @@ pub fn verdicts(runs: &[Recorded]) -> Vec<VerdictRow> {
                     is_own: run.is_own,
                     claim: Markdown::text(text),
                     id: slug(id),
-                    guides: guides(&judgement.claim.from),
+                    guides: guides(&judgement.of.from),
                     machine: prose::whose(judgement.platform, &run.machine),
-                    verdict: prose::standing(judgement),
+                    verdict: prose::standing(judgement, Against::Claim),
                     kind: if judgement.carries { judgement.verdict.to_string() } else { "informational".to_string() },
                 });
             }

@@ -172,7 +172,7 @@ fn guides(findings: &Findings) -> Vec<GuideLine> {
 
 /// The symbol of a claim over all machines whose figures carry it: where they differ, it depends.
 fn standing<'a>(runs: impl Iterator<Item = &'a Recorded>, id: &str) -> &'static str {
-    let judged = runs.flat_map(|run| &run.judgements).filter(|judged| judged.claim.id == id && judged.carries);
+    let judged = runs.flat_map(|run| &run.judgements).filter(|judged| judged.of.id == id && judged.carries);
     let mut verdicts: Vec<Verdict> = judged.map(|judged| judged.verdict).filter(|v| *v != Verdict::NotMeasured).collect();
     verdicts.sort_unstable();
     verdicts.dedup();
@@ -191,7 +191,7 @@ fn trust(findings: &Findings, pages: &[Page]) -> Vec<Markdown> {
     for runs in findings.experiments.iter().map(|experiment| experiment.runs) {
         for (id, _) in claims_of(runs).into_iter().filter(|(id, _)| runs[0].is_self_check(id)) {
             let judged = runs.iter().filter(|run| !run.is_own).flat_map(|run| &run.judgements);
-            let judged = judged.filter(|j| j.claim.id == id && j.carries);
+            let judged = judged.filter(|j| j.of.id == id && j.carries);
             let verdicts: Vec<Verdict> = judged.map(|j| j.verdict).filter(|verdict| *verdict != Verdict::NotMeasured).collect();
             all += usize::from(!verdicts.is_empty());
             hold += usize::from(!verdicts.is_empty() && verdicts.iter().all(|verdict| *verdict == Verdict::Confirmed));
@@ -209,7 +209,7 @@ fn trust(findings: &Findings, pages: &[Page]) -> Vec<Markdown> {
     let of_reference = findings.recorded.iter().filter(|run| !run.is_own);
     let found: Vec<_> = of_reference
         .flat_map(|run| &run.reproductions)
-        .filter(|r| r.comparable && !matches!(r.verdict, Verdict::NotMeasured | Verdict::Incomplete))
+        .filter(|r| r.carries && !matches!(r.verdict, Verdict::NotMeasured | Verdict::Incomplete))
         .collect();
     if !found.is_empty() {
         let reproduced = found.iter().filter(|r| r.verdict == Verdict::Confirmed).count();

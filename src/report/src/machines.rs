@@ -48,7 +48,7 @@ pub fn claims(findings: &Findings) -> (Vec<String>, Vec<ClaimRow>) {
             let on = |machine: &&Recorded| {
                 let of_machine = experiment.runs.iter().filter(|run| run.machine == machine.machine);
                 let judged =
-                    of_machine.flat_map(|run| &run.judgements).filter(|j| j.claim.id == id && j.verdict != Verdict::NotMeasured);
+                    of_machine.flat_map(|run| &run.judgements).filter(|j| j.of.id == id && j.verdict != Verdict::NotMeasured);
                 let signs: Vec<&str> = judged.map(|j| if j.carries { prose::symbol(j.verdict) } else { prose::SHOWN }).collect();
                 signs.join(" ")
             };
@@ -102,8 +102,8 @@ pub fn summary(recorded: &[Recorded], machine: &Recorded) -> String {
     let mut claims: BTreeMap<(&str, &str), BTreeSet<(u8, &str)>> = BTreeMap::new();
     let mut checks: BTreeMap<(&str, &str), bool> = BTreeMap::new();
     for (run, judgement) in own.flat_map(|run| run.judgements.iter().map(move |judgement| (run, judgement))) {
-        let id = (run.protocol.name.as_str(), judgement.claim.id.as_str());
-        if run.is_self_check(&judgement.claim.id) {
+        let id = (run.protocol.name.as_str(), judgement.of.id.as_str());
+        if run.is_self_check(&judgement.of.id) {
             if judgement.carries && !matches!(judgement.verdict, Verdict::NotMeasured | Verdict::Incomplete) {
                 *checks.entry(id).or_insert(true) &= judgement.verdict == Verdict::Confirmed;
             }
@@ -152,7 +152,7 @@ fn published_summary(recorded: &[Recorded], machine: &Recorded) -> String {
     let mut counts: BTreeMap<Verdict, usize> = BTreeMap::new();
     let mut not_comparable = 0;
     for found in recorded.iter().filter(|r| r.machine == machine.machine).flat_map(|r| &r.reproductions) {
-        match found.comparable {
+        match found.carries {
             true => *counts.entry(found.verdict).or_default() += 1,
             false => not_comparable += 1,
         }

@@ -2,7 +2,7 @@
 
 use base::stats::Interval;
 use base::units::{counted, range};
-use record::judge::{Evidence, Judgement, Outcome, Reproduction, Verdict, WhereItHolds};
+use record::judge::{Evidence, Judged, Judgement, Outcome, Reproduction, Verdict, WhereItHolds};
 use record::protocol::{Pass, PlainProtocol, Platform, alternatives, conditions, shared_terms};
 use record::results::Status;
 use record::rules::{PlainRule, RulePart};
@@ -46,20 +46,27 @@ pub fn word(verdict: Verdict, against: Against) -> String {
     }
 }
 
-/// What became of a claim on one machine.
-pub fn standing(judgement: &Judgement) -> String {
-    let found = (judgement.verdict, judgement.so_far(), judgement.measured());
-    let standing = standing_of(found, judgement.platform, judgement.carries, Against::Claim);
-    let after =
-        if judgement.carries && judgement.verdict == Verdict::Inconclusive { after(&judgement.evidence) } else { String::new() };
-    format!("{standing}{after}{}", in_part(judgement.verdict, judgement.parts()))
-}
-
-/// What became of a published figure on one machine.
-pub fn reproduction(reproduction: &Reproduction) -> String {
-    let found = (reproduction.verdict, reproduction.so_far(), reproduction.measured());
-    let standing = standing_of(found, reproduction.platform, reproduction.comparable, Against::Published);
-    format!("{standing}{}", in_part(reproduction.verdict, reproduction.parts()))
+/// What became of a claim or a published figure on one machine.
+pub fn standing<T>(judged: &Judged<T>, against: Against) -> String {
+    let (found, (measured, planned)) = (judged.verdict, judged.measured());
+    let prediction = if judged.platform == Platform::Dry { " (prediction)" } else { "" };
+    let standing = match (judged.carries, found) {
+        (false, _) if against == Against::Published => format!("{SHOWN} not comparable"),
+        (_, Verdict::NotMeasured) => verdict(found, against),
+        (false, Verdict::Incomplete) => format!("{SHOWN} informational, {measured} of {planned} measured"),
+        (false, _) => format!("{SHOWN} informational"),
+        (true, Verdict::Incomplete) => {
+            format!("{} {measured} of {planned} measured, so far {}{prediction}", symbol(found), word(judged.so_far, against))
+        }
+        (true, Verdict::Inconclusive) if against == Against::Claim => {
+            format!("{}{prediction}{}", verdict(found, against), after(&judged.evidence))
+        }
+        (true, _) => format!("{}{prediction}", verdict(found, against)),
+    };
+    match judged.parts() {
+        (some, all) if some < all && found != Verdict::NotMeasured => format!("{standing} ({some} of {all} parts)"),
+        _ => standing,
+    }
 }
 
 /// Why nothing is decided: after how many rounds intervals still reach over a threshold, or what failed.
@@ -70,30 +77,6 @@ fn after(evidence: &[Evidence]) -> String {
         (Some(fewest), Some(most)) => format!(" after {} rounds", range(fewest.to_string(), most.to_string())),
         _ if failed > 0 => format!(": {failed} failed"),
         _ => String::new(),
-    }
-}
-
-/// Of how many parts a verdict is, where not of all.
-fn in_part(verdict: Verdict, (judged, all): (usize, usize)) -> String {
-    if judged == all || verdict == Verdict::NotMeasured { String::new() } else { format!(" ({judged} of {all} parts)") }
-}
-
-fn standing_of(
-    (found, so_far, (measured, planned)): (Verdict, Verdict, (usize, usize)),
-    of: Platform,
-    carries: bool,
-    against: Against,
-) -> String {
-    let prediction = if of == Platform::Dry { " (prediction)" } else { "" };
-    match (carries, found) {
-        (false, _) if against == Against::Published => format!("{SHOWN} not comparable"),
-        (_, Verdict::NotMeasured) => verdict(found, against),
-        (false, Verdict::Incomplete) => format!("{SHOWN} informational, {measured} of {planned} measured"),
-        (false, _) => format!("{SHOWN} informational"),
-        (true, Verdict::Incomplete) => {
-            format!("{} {measured} of {planned} measured, so far {}{prediction}", symbol(found), word(so_far, against))
-        }
-        (true, _) => format!("{}{prediction}", verdict(found, against)),
     }
 }
 
@@ -232,7 +215,7 @@ pub fn meaning(judgement: &Judgement) -> String {
         Verdict::FallsShort => "The effect is clear, and smaller than claimed: more rounds would not change that.".to_string(),
         _ => String::new(),
     };
-    let whose = carriers(&judgement.claim.judged_on);
+    let whose = carriers(&judgement.of.judged_on);
     match judgement.carries {
         true => text,
         false => format!("{whose} carry this verdict; these figures alone would say: {}. {text}", judgement.verdict),
@@ -263,12 +246,12 @@ pub fn is_timed(protocol: &PlainProtocol, rule: &PlainRule) -> bool {
 
 /// Why a published figure stands as it does on one machine, where its evidence does not say it.
 pub fn why(protocol: &PlainProtocol, reproduction: &Reproduction) -> String {
-    let Some(rule) = &reproduction.published.rule else {
+    let Some(rule) = &reproduction.of.rule else {
         return String::new();
     };
-    match (reproduction.comparable, reproduction.verdict) {
-        (false, _) if !reproduction.published.judged_on.contains(&reproduction.platform) => {
-            format!("Not comparable. {} be put against it.", carriers(&reproduction.published.judged_on))
+    match (reproduction.carries, reproduction.verdict) {
+        (false, _) if !reproduction.of.judged_on.contains(&reproduction.platform) => {
+            format!("Not comparable. {} be put against it.", carriers(&reproduction.of.judged_on))
         }
         (false, _) => "Not comparable: only times of a GPU may be put against it.".to_string(),
         (true, Verdict::NotMeasured) => not_measured(&reproduction.evidence, Against::Published),

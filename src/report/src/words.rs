@@ -227,7 +227,7 @@ fn figures(run: &Recorded, metric: &str, is_absolute: bool, of: &str) -> Vec<f64
 fn judged(runs: &[Recorded], id: &str, verdict: &str) -> SlotOutcome {
     let of = |is_own: bool| -> Vec<(Platform, Verdict)> {
         let judged = runs.iter().filter(|run| run.is_own == is_own).flat_map(|run| &run.judgements);
-        let says = judged.filter(|j| j.claim.id == id && j.carries);
+        let says = judged.filter(|j| j.of.id == id && j.carries);
         says.filter(|j| !matches!(j.verdict, Verdict::NotMeasured | Verdict::Incomplete)).map(|j| (j.platform, j.verdict)).collect()
     };
     let found = Some(of(false)).filter(|found| !found.is_empty()).unwrap_or_else(|| of(true));
