@@ -105,7 +105,6 @@ pub struct ClaimPart {
     pub missing: Vec<String>,
     /// What all compared cells have in common.
     pub common: String,
-    pub head: Vec<String>,
     /// All comparisons, or the most telling ones where there are many.
     pub shown: Vec<Vec<String>>,
     /// How many are not shown.
@@ -206,14 +205,9 @@ fn part(recorded: &Recorded, evidence: &Evidence, against: Against) -> ClaimPart
         confirm,
         refute,
         tally: tally(&evidence.comparisons, against),
-        effects: prose::effects(protocol, evidence).map_or(String::new(), |effects| {
-            let intervals = prose::intervals(protocol, evidence).unwrap_or_default();
-            let spread = if intervals == "exact" { "exact".to_string() } else { intervals };
-            format!("{effects}, {spread}{}", evidence.rule.remark(&evidence.comparisons))
-        }),
+        effects: prose::effects(protocol, evidence),
         out_of_scope: out_of_scope(recorded, evidence),
         missing: missing(evidence),
-        head: ["effect", "95 % CI", "n", "outcome"].map(str::to_string).to_vec(),
         more: evidence.comparisons.len() - shown.len(),
         shown: shown.into_iter().map(row).collect(),
         common: common

@@ -128,10 +128,13 @@ pub fn holds(holds: &WhereItHolds) -> String {
     }
 }
 
-/// Smallest to largest effect of one part of a rule; none where nothing was compared.
-pub fn effects(protocol: &PlainProtocol, evidence: &Evidence) -> Option<String> {
-    let (low, high) = evidence.range()?;
-    Some(evidence.rule.effects(&protocol.metrics, low, high))
+/// Smallest to largest effect of one part of a rule, with the span of all intervals; empty where nothing was compared.
+pub fn effects(protocol: &PlainProtocol, evidence: &Evidence) -> String {
+    let Some((low, high)) = evidence.range() else { return String::new() };
+    let written = |low, high| evidence.rule.effects(&protocol.metrics, low, high);
+    let interval =
+        spread(evidence).map_or("exact".to_string(), |(low, high, rounds)| format!("95 % CI {}, n = {rounds}", written(low, high)));
+    format!("{}, {interval}{}", written(low, high), evidence.rule.remark(&evidence.comparisons))
 }
 
 /// The effects of all parts of a rule, with their intervals: changes in percent where they are ratios to a baseline.
@@ -161,17 +164,10 @@ fn once(parts: impl Iterator<Item = String>) -> String {
 
 /// Parts about the same figure are told apart by the levels that their selections do not share.
 fn own_levels(protocol: &PlainProtocol, evidence: &[Evidence], part: &Evidence) -> String {
-    fn terms(part: &Evidence) -> Vec<&str> {
-        shared_terms(part.rule.select())
-    }
-    let alike: Vec<Vec<&str>> = evidence
-        .iter()
-        .filter(|other| {
-            !other.comparisons.is_empty() && other.rule.subject(&protocol.metrics) == part.rule.subject(&protocol.metrics)
-        })
-        .map(terms)
-        .collect();
-    let own = terms(part).into_iter().filter(|term| !alike.iter().all(|terms| terms.contains(term)));
+    let subject = |part: &Evidence| part.rule.subject(&protocol.metrics);
+    let alike = evidence.iter().filter(|other| !other.comparisons.is_empty() && subject(other) == subject(part));
+    let alike: Vec<Vec<&str>> = alike.map(|other| shared_terms(other.rule.select())).collect();
+    let own = shared_terms(part.rule.select()).into_iter().filter(|term| !alike.iter().all(|terms| terms.contains(term)));
     let levels: Vec<String> = own.map(conditions).collect();
     if levels.is_empty() { String::new() } else { format!(" ({})", levels.join(", ")) }
 }
@@ -180,15 +176,6 @@ fn own_levels(protocol: &PlainProtocol, evidence: &[Evidence], part: &Evidence) 
 pub fn interval(protocol: &PlainProtocol, rule: &RulePart, effect: Interval) -> String {
     let write = |x: f64| rule.figure(&protocol.metrics, x);
     if effect.is_exact() { "exact".to_string() } else { format!("{} to {}", write(effect.low), write(effect.high)) }
-}
-
-/// The span of all intervals of one part of a rule, with the rounds behind them.
-pub fn intervals(protocol: &PlainProtocol, evidence: &Evidence) -> Option<String> {
-    if evidence.comparisons.is_empty() {
-        return None;
-    }
-    let Some((low, high, rounds)) = spread(evidence) else { return Some("exact".to_string()) };
-    Some(format!("95 % CI {}, n = {rounds}", evidence.rule.effects(&protocol.metrics, low, high)))
 }
 
 /// Ends of all intervals, and the rounds behind them; none where every figure is exact.
