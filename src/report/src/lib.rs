@@ -136,8 +136,10 @@ impl Report {
     /// does not have.
     fn save(&self, out: &Path) -> Result<PathBuf> {
         let (plots, data) = (out.join("plots"), out.join(data::FOLDER));
-        let pictures =
-            self.pictures.iter().flat_map(|picture| [(&picture.file, &picture.svg), (&picture.narrow, &picture.narrow_svg)]);
+        let pictures = self
+            .pictures
+            .iter()
+            .flat_map(|picture| [(&picture.link.file, &picture.svg), (&picture.link.narrow, &picture.narrow_svg)]);
         let pictures = pictures.map(|(name, svg)| (plots.join(name), svg.as_bytes()));
         let tables = self.tables.iter().map(|table| (out.join(&table.path), table.csv.as_slice()));
         let pages = self.pages.iter().map(|(name, markdown)| (out.join(name), markdown.as_bytes()));
@@ -174,8 +176,11 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     for experiment in experiments {
         let words = words::PageWords::of(&words::page_of(results, experiment.name()), experiment.runs, order.as_ref());
         let own = pictures_of(experiment.runs, words.placed.as_deref())?;
-        let links =
-            own.iter().filter(|(_, picture)| !picture.is_on_front).map(|(name, picture)| (name.clone(), picture.link())).collect();
+        let links = own
+            .iter()
+            .filter(|(_, picture)| !picture.is_on_front)
+            .map(|(name, picture)| (name.clone(), picture.link.clone()))
+            .collect();
         pages.push(pages::page(experiment, words, links));
         pictures.extend(own.into_iter().map(|(_, picture)| picture));
     }
@@ -186,7 +191,7 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
             pages.iter().find(shows).map_or(String::new(), |page| page.file.clone())
         });
     }
-    let shown = pictures.iter().filter(|picture| picture.is_on_front).map(Picture::link).collect();
+    let shown = pictures.iter().filter(|picture| picture.is_on_front).map(|picture| picture.link.clone()).collect();
     let project = results.parent().unwrap_or(Path::new(""));
     let read = |file: &str| std::fs::read_to_string(project.join(file)).ok();
     let together = read("docs/ecosystem.md").zip(read("tests/ecosystem/entry_points.csv"));

@@ -18,21 +18,19 @@ use std::collections::BTreeMap;
 
 pub use beside::beside;
 
-/// A picture with its narrow form for phones.
+/// A picture with its narrow form for phones, as a page shows it.
 #[derive(Debug, Clone, Serialize)]
 pub struct PictureLink {
-    pub file: String,
-    pub narrow: String,
-    pub alt: String,
-}
-
-#[derive(Debug, Clone)]
-pub struct Picture {
     /// Names of the files under `plots/`, for a page and for a phone.
     pub file: String,
     pub narrow: String,
     /// What the picture shows, for who cannot see it.
     pub alt: String,
+}
+
+#[derive(Debug, Clone)]
+pub struct Picture {
+    pub link: PictureLink,
     pub svg: String,
     pub narrow_svg: String,
     pub is_on_front: bool,
@@ -42,18 +40,8 @@ impl Picture {
     /// Draws a picture twice; nothing where there is nothing to draw.
     fn drawn(name: &str, alt: String, draw: impl Fn(i32) -> Result<Option<String>>) -> Result<Option<Picture>> {
         let (Some(svg), Some(narrow_svg)) = (draw(WIDE)?, draw(NARROW)?) else { return Ok(None) };
-        Ok(Some(Picture {
-            file: format!("{name}.svg"),
-            narrow: format!("{name}-narrow.svg"),
-            alt,
-            svg,
-            narrow_svg,
-            is_on_front: false,
-        }))
-    }
-
-    pub fn link(&self) -> PictureLink {
-        PictureLink { file: self.file.clone(), narrow: self.narrow.clone(), alt: self.alt.clone() }
+        let link = PictureLink { file: format!("{name}.svg"), narrow: format!("{name}-narrow.svg"), alt };
+        Ok(Some(Picture { link, svg, narrow_svg, is_on_front: false }))
     }
 }
 
