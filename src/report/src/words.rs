@@ -106,7 +106,7 @@ fn told(block: &PageBlock, runs: &[Recorded], ladder: Option<&Ladder>) -> Option
     let of = |kind: &'static str, text: &str| WordsBlock { kind, text: text.to_string(), ..WordsBlock::default() };
     Some(match block {
         PageBlock::Heading(title) => of("heading", title),
-        // A title whose figures are missing or wrong leaves the generated one.
+        // A title whose figures are missing or wrong leaves the caption.
         PageBlock::Picture { name, title } => {
             let said = sentence("picture", title, runs, ladder).unwrap_or_else(|| of("picture", ""));
             WordsBlock { name: name.clone(), ..said }
