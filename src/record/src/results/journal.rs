@@ -1,7 +1,7 @@
 //! The one writer of a results folder.
 
 use super::manifest::{MANIFEST, Manifest, differences, read};
-use super::rows::{HEADER, PassRecord, parse, write};
+use super::rows::{PassRecord, parse, write};
 use super::run::{ASIDE, SAMPLES, has_rows, read_rows};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -72,11 +72,9 @@ impl Journal {
             let (passes, complete) = parse(&text, &path)?;
             let read = passes.len();
             kept.extend(passes.into_iter().filter(|p| !p.is_to_be_repeated()));
-            if kept.len() < read || complete < HEADER.join(",").len() as u64 {
+            // What follows the last complete pass is torn; without a header there is nothing.
+            if kept.len() < read || complete < text.len() as u64 || text.is_empty() {
                 replace_file(&path, &write(&kept, true)?)?;
-            } else if complete < text.len() as u64 {
-                let file = OpenOptions::new().write(true).open(&path)?;
-                file.set_len(complete).and_then(|()| file.sync_all()).context("cutting off a torn row")?;
             }
             replace_file(&manifest_path, &serde_json::to_vec_pretty(manifest)?)?;
         }
