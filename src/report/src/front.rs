@@ -150,8 +150,10 @@ fn guides(findings: &Findings) -> Vec<GuideLine> {
             for (id, _) in claims_of(runs) {
                 let is_from =
                     |run: &Recorded| run.protocol.claims.iter().any(|c| c.id == id && guides_of(&c.from).any(|n| n == number));
-                if runs.iter().any(|run| run.is_own == is_own && is_from(run)) {
-                    *counts.entry(standing(runs.iter().filter(|run| run.is_own == is_own), id)).or_default() += 1;
+                let runs = || runs.iter().filter(move |run| run.is_own == is_own);
+                if runs().any(is_from) {
+                    let judged = runs().flat_map(|run| &run.judgements).filter(|judged| judged.of.id == id);
+                    *counts.entry(prose::together(judged).map_or("not judged:", prose::symbol)).or_default() += 1;
                 }
             }
         }
@@ -168,20 +170,6 @@ fn guides(findings: &Findings) -> Vec<GuideLine> {
         lines.push(GuideLine { title, counts, yours });
     }
     lines
-}
-
-/// The symbol of a claim over all machines whose figures carry it: where they differ, it depends.
-fn standing<'a>(runs: impl Iterator<Item = &'a Recorded>, id: &str) -> &'static str {
-    let judged = runs.flat_map(|run| &run.judgements).filter(|judged| judged.of.id == id && judged.carries);
-    let mut verdicts: Vec<Verdict> = judged.map(|judged| judged.verdict).filter(|v| *v != Verdict::NotMeasured).collect();
-    verdicts.sort_unstable();
-    verdicts.dedup();
-    match verdicts[..] {
-        [] => "not judged:",
-        [one] => prose::symbol(one),
-        _ if verdicts.contains(&Verdict::Incomplete) => prose::symbol(Verdict::Incomplete),
-        _ => prose::symbol(Verdict::Depends),
-    }
 }
 
 /// What shows how far the lab can be trusted, counted.

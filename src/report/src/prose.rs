@@ -6,6 +6,7 @@ use record::judge::{Evidence, Judged, Judgement, Outcome, Reproduction, Verdict,
 use record::protocol::{Pass, PlainProtocol, Platform, alternatives, conditions, shared_terms};
 use record::results::Status;
 use record::rules::{PlainRule, RulePart};
+use std::collections::BTreeSet;
 
 /// What figures are put against: a verdict's words differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +67,17 @@ pub fn standing<T>(judged: &Judged<T>, against: Against) -> String {
     match judged.parts() {
         (some, all) if some < all && found != Verdict::NotMeasured => format!("{standing} ({some} of {all} parts)"),
         _ => standing,
+    }
+}
+
+/// The verdict on a claim over all whose figures carry it: where they differ, it depends. None where nobody's do.
+pub fn together<'a>(judged: impl IntoIterator<Item = &'a Judgement>) -> Option<Verdict> {
+    let carried = judged.into_iter().filter(|judged| judged.carries && judged.verdict != Verdict::NotMeasured);
+    let verdicts: BTreeSet<Verdict> = carried.map(|judged| judged.verdict).collect();
+    match verdicts.len() {
+        0 | 1 => verdicts.first().copied(),
+        _ if verdicts.contains(&Verdict::Incomplete) => Some(Verdict::Incomplete),
+        _ => Some(Verdict::Depends),
     }
 }
 
