@@ -179,10 +179,9 @@ fn trust(findings: &Findings, pages: &[Page]) -> Vec<Markdown> {
     for runs in findings.experiments.iter().map(|experiment| experiment.runs) {
         for (id, _) in claims_of(runs).into_iter().filter(|(id, _)| runs[0].is_self_check(id)) {
             let judged = runs.iter().filter(|run| !run.is_own).flat_map(|run| &run.judgements);
-            let judged = judged.filter(|j| j.of.id == id && j.carries);
-            let verdicts: Vec<Verdict> = judged.map(|j| j.verdict).filter(|verdict| *verdict != Verdict::NotMeasured).collect();
-            all += usize::from(!verdicts.is_empty());
-            hold += usize::from(!verdicts.is_empty() && verdicts.iter().all(|verdict| *verdict == Verdict::Confirmed));
+            let verdict = prose::together(judged.filter(|judged| judged.of.id == id));
+            all += usize::from(verdict.is_some());
+            hold += usize::from(verdict == Some(Verdict::Confirmed));
         }
     }
     let line =
