@@ -180,16 +180,9 @@ mod tests {
     }
 
     fn record(cell: &str, pass: Pass, round: u32, figures: &[(&str, f64)]) -> PassRecord {
-        let sample = |(metric, value): &(&str, f64)| Sample {
-            metric: metric.to_string(),
-            unit: String::new(),
-            value: *value,
-            sample: 0,
-            reason: String::new(),
-        };
-        let samples = figures.iter().map(sample).collect();
-        let cell = PlainCell::parse(cell).unwrap();
-        PassRecord { cell, pass, round, status: Status::Ok, reason: String::new(), seconds: None, samples }
+        let sample = |(metric, value): &(&str, f64)| Sample { metric: metric.to_string(), value: *value, ..Sample::default() };
+        let not_run = PassRecord::not_run(&PlainCell::parse(cell).unwrap(), pass, round, Status::Ok, "");
+        PassRecord { samples: figures.iter().map(sample).collect(), ..not_run }
     }
 
     #[test]

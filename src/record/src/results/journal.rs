@@ -150,22 +150,15 @@ mod tests {
     use std::slice;
 
     fn pass(cell: &str, pass: Pass, round: u32, values: &[f64]) -> PassRecord {
-        let samples = values.iter().enumerate().map(|(i, v)| Sample {
+        let sample = |(value, sample): (&f64, u32)| Sample {
             metric: "time".into(),
             unit: "s".into(),
-            value: *v,
-            sample: i as u32,
-            reason: String::new(),
-        });
-        PassRecord {
-            cell: PlainCell::parse(cell).unwrap(),
-            pass,
-            round,
-            status: Status::Ok,
-            reason: String::new(),
-            seconds: Some(0.5),
-            samples: samples.collect(),
-        }
+            value: *value,
+            sample,
+            ..Sample::default()
+        };
+        let not_run = PassRecord::not_run(&PlainCell::parse(cell).unwrap(), pass, round, Status::Ok, "");
+        PassRecord { seconds: Some(0.5), samples: values.iter().zip(0..).map(sample).collect(), ..not_run }
     }
 
     fn manifest() -> Manifest {

@@ -126,20 +126,12 @@ mod tests {
     fn record(samples: &[(&str, u32, f64)]) -> PassRecord {
         let sample = |(metric, sample, value): &(&str, u32, f64)| Sample {
             metric: metric.to_string(),
-            unit: "B".into(),
             value: *value,
             sample: *sample,
-            reason: String::new(),
+            ..Sample::default()
         };
-        PassRecord {
-            cell: PlainCell::parse("model=mlp").unwrap(),
-            pass: Pass::Memory,
-            round: 1,
-            status: Status::Ok,
-            reason: String::new(),
-            seconds: None,
-            samples: samples.iter().map(sample).collect(),
-        }
+        let not_run = PassRecord::not_run(&PlainCell::parse("model=mlp").unwrap(), Pass::Memory, 1, Status::Ok, "");
+        PassRecord { samples: samples.iter().map(sample).collect(), ..not_run }
     }
 
     #[test]

@@ -70,7 +70,7 @@ fn panels(view: &PlotView, x: &str, (factor, split): (&str, &[String]), rest: &[
         .map(|(n, series)| {
             let from = EDGE + if narrow { 0 } else { n * (each + BETWEEN) };
             let top = top + if narrow { n * (PANEL_HEIGHT + PANEL_ROOM) } else { 0 };
-            LineFrame::within(view, &series.iter().collect::<Vec<_>>(), (from, from + each), (top, PANEL_HEIGHT), 0)
+            LineFrame::within(view, series, (from, from + each), (top, PANEL_HEIGHT), 0)
         })
         .collect();
     let below = frames.last().map_or(top, |frame| frame.bottom) + 66;
@@ -138,11 +138,11 @@ impl LineFrame {
         let labels = series.iter().map(|s| text_width(&s.label, TEXT)).chain((lost > 0).then(|| text_width("out of memory", TEXT)));
         let (width, narrow) = (view.head.width, view.head.width <= NARROW);
         let right = if narrow { width - EDGE } else { width - EDGE - 52 - labels.max().unwrap_or(0) };
-        LineFrame::within(view, &series.iter().collect::<Vec<_>>(), (EDGE, right), (band, PLOT_HEIGHT), lost)
+        LineFrame::within(view, series, (EDGE, right), (band, PLOT_HEIGHT), lost)
     }
 
     /// A frame between two edges, below `band`, with room for the crosses of so many lines.
-    fn within(view: &PlotView, series: &[&Series], (from, right): (i32, i32), (band, height): (i32, i32), lost: i32) -> LineFrame {
+    fn within(view: &PlotView, series: &[Series], (from, right): (i32, i32), (band, height): (i32, i32), lost: i32) -> LineFrame {
         let top = band + if lost > 0 { lost * BAND_ROW + 8 } else { 0 };
         let bottom = top + height;
         let limit = limit(view);
