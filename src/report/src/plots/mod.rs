@@ -45,7 +45,8 @@ impl Picture {
     }
 }
 
-/// Draws one plot of a protocol for one machine, under a title or else under its caption; nothing where the machine has no figure for it.
+/// Draws one plot of a protocol for one machine, under a title, or what its areas say, or its caption; nothing where the machine has no figure
+/// for it.
 ///
 /// # Errors
 /// The drawing library fails.
