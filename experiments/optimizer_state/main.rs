@@ -32,8 +32,7 @@ levels! {
     Loop "one tensor after another, PyTorch's default on a CPU" => "the loop",
     Foreach "one operation after another, over all tensors: PyTorch's default on a GPU" => "the foreach step",
     Fused "one kernel over all tensors" => "the fused step",
-    Copy "no optimizer: copies the bytes that the step must move, which is the memory's own limit" => "only copying as many bytes";
-    limited by Copy
+    Copy "no optimizer: copies the bytes that the step must move, which is the memory's own limit" => "only copying as many bytes",
 }
 
 fn main() -> ExitCode {

@@ -20,10 +20,6 @@ pub trait Level: Copy + PartialEq + Debug + Send + Sync + 'static {
     fn labels() -> Vec<(String, &'static str)> {
         Vec::new()
     }
-    /// The level that nobody can choose, because it is what limits the others.
-    fn limit() -> Option<String> {
-        None
-    }
     /// Every option, where the levels are options.
     fn options() -> Vec<String> {
         Vec::new()
@@ -54,15 +50,15 @@ impl FactorText {
             TypeId::of::<Precision>(),
         ];
         let is_known = known.contains(&TypeId::of::<L>());
-        let (meanings, labels, limit) = (L::meanings(), L::labels(), L::limit());
+        let (meanings, labels) = (L::meanings(), L::labels());
         let text = |of: &[(String, &'static str)], name: &str| {
             of.iter().find(|(known, _)| known == name).map_or("", |(_, text)| text).to_string()
         };
         let mut levels: Vec<record::protocol::PlainLevel> = Vec::new();
         for (name, _) in meanings.iter().chain(&labels) {
             if !levels.iter().any(|level| level.name == *name) {
-                let (meaning, label, is_limit) = (text(&meanings, name), text(&labels, name), limit.as_ref() == Some(name));
-                levels.push(record::protocol::PlainLevel { name: name.clone(), meaning, label, is_limit });
+                let (meaning, label) = (text(&meanings, name), text(&labels, name));
+                levels.push(record::protocol::PlainLevel { name: name.clone(), meaning, label });
             }
         }
         FactorText { name: L::factor(), meaning: L::meaning(), levels, options: L::options(), is_known }
@@ -151,10 +147,10 @@ macro_rules! spelled {
 
 /// A factor whose levels are options: `levels! { Form "how the operation is written": Plain "y = relu(x)", InPlace as "inplace" "relu_(x)" }`.
 /// A level's text says what it means, where its name does not, and may be empty. `as` gives another spelling than the name's own, `=>` what
-/// titles call the level: what one does who chooses it. `limited by Level` after all names the one that nobody can choose.
+/// titles call the level: what one does who chooses it.
 #[macro_export]
 macro_rules! levels {
-    ($(#[$doc:meta])* $name:ident $(as $factor:literal)? $meaning:literal: $($(#[$note:meta])* $level:ident $(as $text:literal)? $words:literal $(=> $label:literal)?),+ $(,)? $(; limited by $limit:ident)?) => {
+    ($(#[$doc:meta])* $name:ident $(as $factor:literal)? $meaning:literal: $($(#[$note:meta])* $level:ident $(as $text:literal)? $words:literal $(=> $label:literal)?),+ $(,)?) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum $name { $($(#[$note])* $level),+ }
@@ -177,9 +173,6 @@ macro_rules! levels {
             }
             fn labels() -> Vec<(String, &'static str)> {
                 vec![$($(($crate::lab::Level::text(&$name::$level), $label),)?)+]
-            }
-            fn limit() -> Option<String> {
-                [$($crate::lab::Level::text(&$name::$limit))?].into_iter().next()
             }
             fn options() -> Vec<String> {
                 Self::ALL.iter().map($crate::lab::Level::text).collect()

@@ -29,7 +29,6 @@ enum PlotForm {
     Lines,
     Ranking { part: &'static str, columns: Vec<Metric>, most: usize },
     Area { layers: Vec<Metric>, boundary: Metric, phases: Vec<&'static str> },
-    Against(Metric),
 }
 
 fn plot<C>(metric: Metric, kind: PlotForm) -> Plot<C> {
@@ -64,11 +63,6 @@ pub fn ranking<C>(metric: Metric, part: &'static str, columns: &[Metric], most: 
 /// Bytes stacked by what they are for through the phases of a step: curves whose points the step gave, the lowest first.
 pub fn area<C>(metric: Metric, layers: &[Metric], boundary: Metric, phases: &[&'static str]) -> Plot<C> {
     plot(metric, PlotForm::Area { layers: layers.to_vec(), boundary, phases: phases.to_vec() })
-}
-
-/// The metric against what it should equal, with the line on which both are the same; a look for each level of what [`Plot::by`] names.
-pub fn against<C>(metric: Metric, reference: Metric) -> Plot<C> {
-    plot(metric, PlotForm::Against(reference))
 }
 
 impl<C: Cell> Plot<C> {
@@ -147,7 +141,6 @@ impl PlotSpec {
                 let phases = phases.into_iter().map(str::to_string).collect();
                 PlotKind::Area { panels: by, layers, boundary: boundary.name.into(), phases }
             }
-            PlotForm::Against(reference) => PlotKind::Against { reference: reference.name.into(), looks: by },
         };
         protocol::PlainPlot {
             name: self.name,

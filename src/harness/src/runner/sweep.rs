@@ -731,10 +731,10 @@ fn summary(sweep: &Sweep, plan: &Plan, left: &[FolderNotWritten], dir: &Path) ->
 
 fn judged(judgement: Judgement) -> JudgedClaim {
     JudgedClaim {
-        claim: judgement.claim.id.to_string(),
-        text: judgement.claim.text.to_string(),
+        claim: judgement.of.id.to_string(),
+        text: judgement.of.text.to_string(),
         verdict: judgement.verdict,
-        so_far: judgement.so_far(),
+        so_far: judgement.so_far,
         measured: judgement.measured(),
         parts: judgement.parts(),
         counts: judgement.carries,

@@ -21,7 +21,7 @@ pub fn beside(runs: &[Recorded], published: &Published) -> Result<Option<Picture
     let found: Vec<_> = runs
         .iter()
         .flat_map(|run| run.reproductions.iter().map(move |found| (run, found)))
-        .filter(|(_, found)| found.published.id == published.id && found.comparable)
+        .filter(|(_, found)| found.of.id == published.id && found.carries)
         .collect();
     let parts = published.rule.as_ref().map_or(Vec::new(), PlainRule::parts);
     let row = |(n, rule): (usize, &&RulePart)| {

@@ -55,29 +55,12 @@ pub fn signed(view: &PlotView) -> Result<Option<String>> {
     ranges(&Ranges { head: &view.head, axis, series: vec![], rows: models.iter().map(row).collect() }).map(Some)
 }
 
-/// On which side of the truth all errors are.
-pub fn signed_finding(view: &PlotView) -> Option<String> {
-    let name = view.metric.signed?;
-    let errors: Vec<f64> = view.cells.iter().filter_map(|cell| view.recorded.samples.value(cell, name)).collect();
-    let (low, high) = (errors.iter().copied().reduce(f64::min)?, errors.iter().copied().reduce(f64::max)?);
-    let what = super::findings::capital(view.metric.label.trim_start_matches("error of "));
-    let between = |near: f64, far: f64| format!("{} to {}", signed_percent(near.abs()), signed_percent(far.abs())).replace('+', "");
-    Some(match (low < -0.0005, high > 0.0005) {
-        (false, false) => format!("{what} is right within 0.05 %"),
-        (true, false) => format!("{what} is never too high: too low by {}", between(high, low)),
-        (false, true) => format!("{what} is never too low: too high by {}", between(low, high)),
-        (true, true) => format!("{what} is off by {} to {}", signed_percent(low), signed_percent(high)),
-    })
-}
-
 fn signed_percent(share: f64) -> String {
     let percent = (share * 1000.0).round() / 10.0;
-    let sign = if percent > 0.0 {
-        "+"
-    } else if percent < 0.0 {
-        "−"
-    } else {
-        ""
+    let sign = match percent {
+        percent if percent > 0.0 => "+",
+        percent if percent < 0.0 => "−",
+        _ => "",
     };
     format!("{sign}{} %", tick(percent.abs(), "1"))
 }

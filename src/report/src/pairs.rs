@@ -1,21 +1,22 @@
 //! Ours and PyTorch's side by side, where both did the very same: are values and bytes equal, why not, and which takes how much of the
 //! other's time.
 
-use crate::protocol::{BY, Metric, Pass, PlainCell, PlainGrid, PlainProtocol, Profile, Role, TIME};
-use crate::results::Samples;
 use base::stats::Interval;
 use base::units::{plain, quantity, ratio};
+use record::protocol::{BY, Metric, Pass, PlainCell, PlainGrid, PlainProtocol, Profile, Role, TIME};
+use record::results::Samples;
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Every comparison of one experiment that both sides take part in, a row for each.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, Serialize)]
 pub struct Pairs {
     /// How many of the first columns are factors; the others are what came out.
     pub factors: usize,
     pub head: Vec<String>,
     pub rows: Vec<Vec<String>>,
-    /// Factors with one level throughout.
-    pub throughout: Vec<String>,
+    /// What the columns say, and the factors with one level throughout.
+    pub caption: String,
     /// Each difference in bytes with its reason, or that it has none.
     pub notes: Vec<String>,
 }
@@ -29,7 +30,11 @@ pub fn pairs(protocol: &PlainProtocol, profile: Profile, samples: &Samples) -> O
     let factors: Vec<&str> = first.levels().iter().map(|(factor, _)| factor.as_str()).filter(|factor| *factor != BY).collect();
     let varies = |factor: &&str| ours.iter().any(|cell| cell.get(factor) != first.get(factor));
     let (varied, constant): (Vec<&str>, Vec<&str>) = factors.into_iter().partition(varies);
-    let throughout = constant.iter().filter_map(|factor| Some(format!("{factor} = {}", first.get(factor)?))).collect();
+    let throughout: Vec<String> = constant.iter().filter_map(|factor| Some(format!("{factor} = {}", first.get(factor)?))).collect();
+    let throughout = if throughout.is_empty() { String::new() } else { format!(" Throughout: {}.", throughout.join(", ")) };
+    let caption = format!(
+        "Values, bytes and times of the lab against PyTorch's in Python; a ratio below 1 says that the lab takes less.{throughout}"
+    );
     let mut head: Vec<String> = varied.iter().map(|factor| (*factor).to_string()).collect();
     head.extend(["values", "bytes", "time, PyTorch", "time, vramlab", "ratio", "95 % interval", "rounds"].map(str::to_string));
     let (mut rows, mut notes) = (Vec::new(), Vec::new());
@@ -41,7 +46,7 @@ pub fn pairs(protocol: &PlainProtocol, profile: Profile, samples: &Samples) -> O
         rows.push(row);
         notes.extend(pair.notes(&varied));
     }
-    Some(Pairs { factors: varied.len(), head, rows, throughout, notes })
+    Some(Pairs { factors: varied.len(), head, rows, caption, notes })
 }
 
 /// One comparison.
@@ -150,8 +155,8 @@ fn signed(bytes: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{PEAK, axis};
-    use crate::results::{PassRecord, Sample, Status};
+    use record::protocol::{PEAK, axis};
+    use record::results::{PassRecord, Sample, Status};
 
     fn protocol() -> PlainProtocol {
         PlainProtocol {
@@ -175,16 +180,9 @@ mod tests {
     }
 
     fn record(cell: &str, pass: Pass, round: u32, figures: &[(&str, f64)]) -> PassRecord {
-        let sample = |(metric, value): &(&str, f64)| Sample {
-            metric: metric.to_string(),
-            unit: String::new(),
-            value: *value,
-            sample: 0,
-            reason: String::new(),
-        };
-        let samples = figures.iter().map(sample).collect();
-        let cell = PlainCell::parse(cell).unwrap();
-        PassRecord { cell, pass, round, status: Status::Ok, reason: String::new(), seconds: None, samples }
+        let sample = |(metric, value): &(&str, f64)| Sample { metric: metric.to_string(), value: *value, ..Sample::default() };
+        let not_run = PassRecord::not_run(&PlainCell::parse(cell).unwrap(), pass, round, Status::Ok, "");
+        PassRecord { samples: figures.iter().map(sample).collect(), ..not_run }
     }
 
     #[test]
@@ -204,7 +202,8 @@ mod tests {
             records.push(record("k=1 model=mlp by=vramlab", Pass::Time, round, &[("time", 1e-3 * drift)]));
         }
         let found = pairs(&protocol(), Profile::Quick, &Samples::new(&records)).unwrap();
-        assert_eq!((found.factors, found.head[0].as_str(), found.throughout), (1, "k", vec!["model = mlp".to_string()]));
+        assert_eq!((found.factors, found.head[0].as_str()), (1, "k"));
+        assert!(found.caption.ends_with(" Throughout: model = mlp."), "{}", found.caption);
         let row = |n: usize| found.rows[n].iter().map(String::as_str).collect::<Vec<_>>();
         assert_eq!(row(0), ["1", "equal", "equal", "4.00 ms", "2.00 ms", "0.50x", "0.50x to 0.50x", "3"]);
         assert_eq!(row(1)[..4], ["2", "1.0e-9 apart", "72 B less, as stated", "–"]);
