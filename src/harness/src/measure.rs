@@ -2,6 +2,7 @@
 
 use crate::machine::Conditions;
 use anyhow::{Context, Result, ensure};
+use num_traits::AsPrimitive;
 use record::protocol::{
     ACTIVATIONS, BANDWIDTH, HELD, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Pass, PlainCell, Platform, Relation, Role, STEP_PEAK, TIME,
 };
@@ -25,7 +26,6 @@ pub struct Step {
     /// Figures by the time of a step, with the work that it does.
     rates: Vec<(Metric, f64)>,
     pub(crate) timing: Timing,
-    times_itself: bool,
     start: Vec<(String, Tensor)>,
 }
 
@@ -33,9 +33,8 @@ impl Step {
     /// Does one whole step at each call. Figures that only the step can see are given with [`Probe::emit`]; what is compared with the
     /// baseline's, with [`Probe::compare`].
     pub fn new(run: impl FnMut(&mut Probe) -> Result<()> + 'static) -> Step {
-        let (timing, start) = (Timing::default(), Vec::new());
-        let rates = Vec::new();
-        Step { run: Box::new(run), items: 1.0, least_flops: 0.0, link_bytes: 0.0, rates, timing, times_itself: false, start }
+        let (timing, rates, start) = (Timing::default(), Vec::new(), Vec::new());
+        Step { run: Box::new(run), items: 1.0, least_flops: 0.0, link_bytes: 0.0, rates, timing, start }
     }
 
     /// Equal work items in one step; time is given for each.
@@ -69,11 +68,6 @@ impl Step {
     pub fn rate(mut self, metric: Metric, work: f64) -> Step {
         self.rates.push((metric, work));
         self
-    }
-
-    /// The step is a procedure whose parts it times itself ([`Probe::emit`]): the time of the whole is no figure.
-    pub fn times_itself(self) -> Step {
-        Step { times_itself: true, ..self }
     }
 
     /// What the first step begins with, by name, where PyTorch's side of the comparison is to begin with the same numbers: parameters and
@@ -115,23 +109,6 @@ pub struct Quantity {
     pub name: String,
     pub tensors: Vec<Tensor>,
 }
-
-/// A figure, as steps have it.
-pub trait Figure {
-    fn value(self) -> f64;
-}
-
-macro_rules! figures {
-    ($($number:ty),+) => {
-        $(impl Figure for $number {
-            fn value(self) -> f64 {
-                self as f64
-            }
-        })+
-    };
-}
-
-figures!(f64, i64, i32, u64, u32, usize);
 
 /// Under which name a figure goes into the results: a metric's own, or that of a part or a point of it.
 #[derive(Debug, Clone)]
@@ -241,8 +218,8 @@ impl<'a> Probe<'a> {
 
     /// Gives a figure, where it is one of what is measured: while bytes are counted those that are counted, of which under one name the
     /// largest counts, and of a part the last; while time is taken those that move, each of which is a sample.
-    pub fn emit(&mut self, metric: impl Into<Emitted>, value: impl Figure) {
-        let (Emitted { name, unit, pass, is_detail }, value) = (metric.into(), value.value());
+    pub fn emit(&mut self, metric: impl Into<Emitted>, value: impl AsPrimitive<f64>) {
+        let (Emitted { name, unit, pass, is_detail }, value) = (metric.into(), value.as_());
         match pass {
             Pass::Memory if self.meter.is_some() && is_detail => {
                 self.details.retain(|known| known.metric != name);
@@ -280,7 +257,7 @@ impl<'a> Probe<'a> {
     }
 
     /// Takes what the last step gave to compare.
-    pub fn take_compared(&mut self) -> Vec<Quantity> {
+    fn take_compared(&mut self) -> Vec<Quantity> {
         self.compared.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
@@ -352,7 +329,7 @@ pub struct Found {
 }
 
 impl Found {
-    fn ok(samples: Vec<Sample>) -> Found {
+    pub fn ok(samples: Vec<Sample>) -> Found {
         Found { samples, status: Status::Ok, reason: String::new() }
     }
 
@@ -397,14 +374,18 @@ pub fn check_against(
 ///
 /// # Errors
 /// What a cell fails with, where the relation expects no error.
-pub fn smoke_run(expected: &Relation, prepare: SetUp, cells: &[PlainCell], bench: &Bench) -> Result<()> {
-    for cell in cells {
-        match attempt(|| outcome(prepare, cell, bench)) {
-            Err(e) if !matches!(expected, Relation::Raises { .. }) => return Err(e),
-            _ => {}
-        }
-    }
-    Ok(())
+pub fn smoke_check(expected: &Relation, prepare: SetUp, cells: &[&PlainCell], bench: &Bench) -> Result<()> {
+    let outcomes = cells.iter().map(|cell| attempt(|| outcome(prepare, cell, bench)));
+    outcomes.map(|found| if matches!(expected, Relation::Raises { .. }) { Ok(()) } else { found.map(drop) }).collect()
+}
+
+/// Runs what a time pass runs, and takes no time: for a device without a clock.
+///
+/// # Errors
+/// What the step fails with.
+pub fn smoke_time(step: &mut Step) -> Result<()> {
+    let mut probe = Probe::timing();
+    (0..=step.timing.warm_up_steps).try_for_each(|_| step.run(&mut probe))
 }
 
 /// What one step of a cell computes.
@@ -587,21 +568,19 @@ pub fn time(step: &mut Step, backend: &dyn Backend, plan: Timing, conditions: &d
         let reason = before.throttled.or(after.throttled).map(|why| format!("throttled: {why}")).unwrap_or_default();
         throttled += usize::from(!reason.is_empty());
         let number = u32::try_from(index)?;
-        if !step.times_itself {
-            samples.push(Sample { sample: number, reason, ..sample(TIME.name, "s", seconds / items) });
-        }
+        samples.push(Sample { sample: number, reason, ..sample(TIME.name, "s", seconds / items) });
+        let mut figures = Vec::new();
         if step.link_bytes > 0.0 {
             let bandwidth = step.link_bytes * batch / seconds;
-            samples.push(Sample { sample: number, ..sample(BANDWIDTH.name, BANDWIDTH.unit, bandwidth) });
-            let share = after.link.map(|link| sample(LINK_SHARE.name, LINK_SHARE.unit, bandwidth / link));
-            samples.extend(share.map(|share| Sample { sample: number, ..share }));
+            figures.push((BANDWIDTH.name, BANDWIDTH.unit, bandwidth));
+            figures.extend(after.link.map(|link| (LINK_SHARE.name, LINK_SHARE.unit, bandwidth / link)));
         }
-        let rates = step.rates.iter().map(|(metric, work)| sample(metric.name, metric.unit, work * batch / seconds));
-        samples.extend(rates.map(|rate| Sample { sample: number, ..rate }));
+        figures.extend(step.rates.iter().map(|(metric, work)| (metric.name, metric.unit, work * batch / seconds)));
+        figures.extend(after.readings);
         // What the energy counter says of the sample itself: the power that is read after it is an idle device's.
-        let energy = before.energy.zip(after.energy).map(|(before, after)| ("sample_power", "W", (after - before) / seconds));
-        let readings = after.readings.into_iter().chain(energy);
-        samples.extend(readings.map(|(metric, unit, value)| Sample { sample: number, ..sample(metric, unit, value) }));
+        figures.extend(before.energy.zip(after.energy).map(|(before, after)| ("sample_power", "W", (after - before) / seconds)));
+        let numbered = |(metric, unit, value): (&str, &str, f64)| Sample { sample: number, ..sample(metric, unit, value) };
+        samples.extend(figures.into_iter().map(numbered));
     }
     samples.extend(probe.take_samples());
     samples.push(sample(LEAST_FLOPS.name, LEAST_FLOPS.unit, step.least_flops / step.items));
