@@ -1,5 +1,6 @@
 //! The command line that all experiments share.
 
+use super::spec::Spec;
 use super::summary::RunAllContext;
 use crate::machine::{DeviceChoice, cores};
 use base::units::Bytes;
@@ -73,8 +74,8 @@ pub struct Options {
     pub within: Option<RunAllContext>,
 
     /// One cell and pass, as the parent describes it
-    #[arg(long, hide = true)]
-    pub child: Option<String>,
+    #[arg(long, hide = true, value_parser = child)]
+    pub child: Option<Spec>,
 
     /// A process that is copied for passes, and the process that asks for them
     #[arg(long, hide = true)]
@@ -115,6 +116,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 fn within(text: &str) -> Result<RunAllContext, String> {
     serde_json::from_str(text).map_err(|_| "--within is for the lab's own use".to_string())
+}
+
+fn child(text: &str) -> Result<Spec, String> {
+    serde_json::from_str(text).map_err(|_| "--child is for the lab's own use".to_string())
 }
 
 impl Options {
