@@ -21,7 +21,6 @@ pub use all::{RunAllSummary, run_all};
 pub use options::Options;
 pub use python::{Python, for_reference, project_with};
 pub use start::{interruptible, stopped};
-pub use summary::{JudgedClaim, RunAllContext, RunSummary, Share};
 
 use crate::lab;
 use crate::measure::SetUp;
