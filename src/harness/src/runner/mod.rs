@@ -49,10 +49,7 @@ pub fn run(protocol: lab::Protocol) -> ExitCode {
 }
 
 fn begin(protocol: &PlainProtocol, prepare: SetUp) -> ExitCode {
-    let options = match parse(protocol) {
-        Ok(options) => options,
-        Err(error) => error.exit(),
-    };
+    let options = parse(protocol).unwrap_or_else(|error| error.exit());
     // TF32 rounds what fp32 products multiply, and cuDNN uses it unless told not to: off, but where it is what a step is about.
     if let Err(error) = allow_tf32(false) {
         eprintln!("{}: turning TF32 off: {error}", protocol.name);

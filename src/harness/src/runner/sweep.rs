@@ -208,7 +208,8 @@ impl Setting<'_> {
 
 /// What a run ran on and was built with, beyond what must agree between runs.
 fn environment(python: Option<&Result<Python, String>>) -> BTreeMap<String, String> {
-    let known = [("kernel", kernel()), ("exact cpu", exact_cpu()), ("compilers", Some(env!("VRAMLAB_COMPILERS").to_string()))];
+    let known =
+        [("kernel", kernel()), ("exact cpu", Some(exact_cpu())), ("compilers", Some(env!("VRAMLAB_COMPILERS").to_string()))];
     let mut environment: BTreeMap<String, String> =
         known.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect();
     if let Some(Ok(python)) = python {
