@@ -110,34 +110,6 @@ pub struct Quantity {
     pub tensors: Vec<Tensor>,
 }
 
-/// Under which name a figure goes into the results: a metric's own, or that of a part or a point of it.
-#[derive(Debug, Clone)]
-pub struct Emitted {
-    name: Cow<'static, str>,
-    unit: &'static str,
-    pass: Pass,
-    is_detail: bool,
-}
-
-impl From<Metric> for Emitted {
-    fn from(metric: Metric) -> Emitted {
-        let Metric { name, unit, pass, role, .. } = metric;
-        Emitted { name: name.into(), unit, pass, is_detail: role != Role::Column }
-    }
-}
-
-/// What a step may tell of a metric in place of its one figure.
-pub trait MetricDetail: Sized {
-    /// A part of the whole that the metric is, which tables leave out: `saved.relu`.
-    fn part(self, part: &str) -> Emitted;
-}
-
-impl MetricDetail for Metric {
-    fn part(self, part: &str) -> Emitted {
-        Emitted { name: format!("{}.{part}", self.name).into(), is_detail: true, ..self.into() }
-    }
-}
-
 /// What a step tells about itself while it runs: bytes in the memory pass, where it reads the meter, samples in the time pass, and in the
 /// check nothing.
 pub struct Probe<'a> {
@@ -217,9 +189,17 @@ impl<'a> Probe<'a> {
     }
 
     /// Gives a figure, where it is one of what is measured: while bytes are counted those that are counted, of which under one name the
-    /// largest counts, and of a part the last; while time is taken those that move, each of which is a sample.
-    pub fn emit(&mut self, metric: impl Into<Emitted>, value: impl AsPrimitive<f64>) {
-        let (Emitted { name, unit, pass, is_detail }, value) = (metric.into(), value.as_());
+    /// largest counts, and of a detail the last; while time is taken those that move, each of which is a sample.
+    pub fn emit(&mut self, metric: Metric, value: impl AsPrimitive<f64>) {
+        self.note(metric.name.into(), metric.role != Role::Column, metric, value.as_());
+    }
+
+    /// Gives a part of the whole that a metric is, which tables leave out: `saved.relu`.
+    pub fn emit_part(&mut self, metric: Metric, part: &str, value: impl AsPrimitive<f64>) {
+        self.note(format!("{}.{part}", metric.name).into(), true, metric, value.as_());
+    }
+
+    fn note(&mut self, name: Cow<'static, str>, is_detail: bool, Metric { unit, pass, .. }: Metric, value: f64) {
         match pass {
             Pass::Memory if self.meter.is_some() && is_detail => {
                 self.details.retain(|known| known.metric != name);
@@ -600,8 +580,8 @@ mod tests {
     use std::rc::Rc;
     use torch::{Cpu, Memory};
 
-    fn times(found: &Found) -> Vec<f64> {
-        found.samples.iter().filter(|s| s.metric == "time").map(|s| s.value).collect()
+    fn values(found: &Found, metric: &str) -> Vec<f64> {
+        found.samples.iter().filter(|s| s.metric == metric).map(|s| s.value).collect()
     }
 
     #[test]
@@ -645,10 +625,9 @@ mod tests {
         };
         let plan = Timing { warm_up_steps: 1, warm_up_seconds: 0.0, samples: 2, least_sample: 0.0 };
         let found = time(&mut fake.steps_of(&[0.5]), &fake, plan, &conditions).unwrap();
-        let power: Vec<f64> = found.samples.iter().filter(|s| s.metric == "sample_power").map(|s| s.value).collect();
-        assert_eq!(power, [300.0, 300.0]);
+        assert_eq!(values(&found, "sample_power"), [300.0, 300.0]);
         let marked: Vec<bool> = found.samples.iter().filter(|s| s.metric == "time").map(|s| !s.reason.is_empty()).collect();
-        assert_eq!(marked, [false, true]);
+        assert_eq!((found.status, &marked[..]), (Status::Ok, &[false, true][..]));
     }
 
     #[test]
@@ -667,7 +646,7 @@ mod tests {
         // One step to a sample.
         let plan = Timing { samples: 200, least_sample: 1e-3, ..Timing::default() };
         let found = time(&mut step, &Cpu::new(None), plan, &Conditions::default).unwrap();
-        let times = times(&found);
+        let times = values(&found, "time");
         assert_eq!(times.len(), 200);
         assert!(times.iter().all(|t| *t >= 1.5e-3), "no sleep is shorter than asked for");
         let slept = slept.borrow();
@@ -719,7 +698,7 @@ mod tests {
         let clock = Fake::default();
         let mut step = clock.steps_of(&[0.008, 0.012]).items(4);
         let found = time(&mut step, &clock, Timing { samples: 40, ..Timing::default() }, &Conditions::default).unwrap();
-        let times = times(&found);
+        let times = values(&found, "time");
         assert!((mean(&times) - 0.0025).abs() < 1e-12, "four items a step");
         assert!((standard_deviation(&times) - 0.0005 * (40.0f64 / 39.0).sqrt()).abs() < 1e-9);
         let warm_up = clock.calls.get() - 40;
@@ -732,12 +711,12 @@ mod tests {
         let mut step = clock.steps_of(&[0.0004]).link_bytes(6_000_000);
         let link = || Conditions { link: Some(60e9), ..Conditions::default() };
         let found = time(&mut step, &clock, Timing::default(), &link).unwrap();
-        let of = |metric: &str| -> Vec<f64> { found.samples.iter().filter(|s| s.metric == metric).map(|s| s.value).collect() };
-        assert_eq!((of("bandwidth").len(), of("link_share").len()), (5, 5));
-        assert!(of("bandwidth").iter().all(|b| (b - 15e9).abs() < 1.0), "several short steps make a sample: {:?}", of("bandwidth"));
-        assert!(of("link_share").iter().all(|s| (s - 0.25).abs() < 1e-9));
+        let (bandwidths, shares) = (values(&found, "bandwidth"), values(&found, "link_share"));
+        assert_eq!((bandwidths.len(), shares.len()), (5, 5));
+        assert!(bandwidths.iter().all(|b| (b - 15e9).abs() < 1.0), "several short steps make a sample: {bandwidths:?}");
+        assert!(shares.iter().all(|s| (s - 0.25).abs() < 1e-9));
         let unknown = time(&mut step, &clock, Timing::default(), &Conditions::default).unwrap();
-        assert!(unknown.samples.iter().all(|s| s.metric != "link_share"), "an unknown link has no share");
+        assert!(values(&unknown, "link_share").is_empty(), "an unknown link has no share");
     }
 
     #[test]
@@ -745,27 +724,20 @@ mod tests {
         let clock = Fake::default();
         let mut step = clock.steps_of(&[0.0003]);
         let found = time(&mut step, &clock, Timing::default(), &Conditions::default).unwrap();
-        assert!(times(&found).iter().all(|t| (t - 0.0003).abs() < 1e-12));
+        assert!(values(&found, "time").iter().all(|t| (t - 0.0003).abs() < 1e-12));
         let sampled = clock.steps.get() - (clock.calls.get() - 5);
         assert_eq!(sampled, 85, "seventeen steps of 0.3 ms make a sample of at least 5 ms");
     }
 
     #[test]
-    fn throttled_samples_are_marked_and_a_cell_of_nothing_else_is_invalid() {
+    fn a_cell_of_nothing_but_throttled_samples_is_invalid() {
         let clock = Fake::default();
         let mut step = clock.steps_of(&[0.01]);
         let hot =
             || Conditions { readings: vec![("sm_clock", "Hz", 1e9)], throttled: Some("thermal".into()), ..Conditions::default() };
         let found = time(&mut step, &clock, Timing::default(), &hot).unwrap();
         assert_eq!(found.status, Status::Invalid);
-        assert_eq!(found.samples.iter().filter(|s| s.metric == "sm_clock").count(), 5);
-        let sometimes = Shared::new(0);
-        let mixed = || {
-            sometimes.set(sometimes.get() + 1);
-            Conditions { throttled: (sometimes.get() == 3).then(|| "thermal".into()), ..Conditions::default() }
-        };
-        let found = time(&mut step, &clock, Timing::default(), &mixed).unwrap();
-        assert_eq!((found.status, found.samples.iter().filter(|s| !s.reason.is_empty()).count()), (Status::Ok, 1));
+        assert_eq!(values(&found, "sm_clock").len(), 5);
     }
 
     fn gradient(values: &[f32]) -> Vec<Quantity> {
@@ -777,24 +749,29 @@ mod tests {
         let reference = gradient(&[3.0, 4.0]);
         let status = |expected: &Relation, found: Result<Vec<Quantity>>| judge(expected, found, &reference).map(|f| f.status);
         let equal = Relation::Equal { tolerance: 1e-6 };
-        assert_eq!(status(&equal, Ok(gradient(&[3.0, 4.0]))).unwrap(), Status::Ok);
-        assert_eq!(status(&equal, Ok(gradient(&[3.0, 4.001]))).unwrap(), Status::Invalid);
         let scaled = Relation::Scaled { by: 4.0, tolerance: 1e-6 };
-        assert_eq!(status(&scaled, Ok(gradient(&[12.0, 16.0]))).unwrap(), Status::Ok);
-        assert_eq!(status(&scaled, Ok(gradient(&[3.0, 4.0]))).unwrap(), Status::Invalid);
         let differs = Relation::Differs { at_least: 0.1, at_most: 10.0 };
-        assert_eq!(status(&differs, Ok(gradient(&[3.0, 0.0]))).unwrap(), Status::Ok);
-        assert_eq!(status(&differs, Ok(gradient(&[3.0, 4.0]))).unwrap(), Status::Invalid);
-        assert_eq!(status(&differs, Ok(gradient(&[0.0, 0.0]))).unwrap(), Status::Invalid, "nothing is no wrong result");
         let missing = Relation::Missing { at_least: 0.5 };
-        assert_eq!(status(&missing, Ok(gradient(&[0.0, 0.0]))).unwrap(), Status::Ok);
-        assert_eq!(status(&missing, Ok(gradient(&[3.0, 3.5]))).unwrap(), Status::Invalid);
-        assert_eq!(status(&missing, Ok(gradient(&[-3.0, -4.0]))).unwrap(), Status::Invalid);
         let raises = Relation::Raises { message: "modified".into() };
-        assert_eq!(status(&raises, Err(anyhow::anyhow!("has been modified by"))).unwrap(), Status::Ok);
-        assert_eq!(status(&raises, Err(anyhow::anyhow!("another error"))).unwrap(), Status::Invalid);
-        assert_eq!(status(&raises, Ok(gradient(&[3.0, 4.0]))).unwrap(), Status::Invalid);
-        assert_eq!(status(&equal, Err(anyhow::anyhow!("CPU out of memory. Tried to allocate 8 bytes"))).unwrap(), Status::Oom);
+        for (expected, right, wrong) in [
+            (&equal, &[[3.0, 4.0]][..], &[[3.0, 4.001]][..]),
+            (&scaled, &[[12.0, 16.0]], &[[3.0, 4.0]]),
+            // Nothing is no wrong result.
+            (&differs, &[[3.0, 0.0]], &[[3.0, 4.0], [0.0, 0.0]]),
+            (&missing, &[[0.0, 0.0]], &[[3.0, 3.5], [-3.0, -4.0]]),
+            (&raises, &[], &[[3.0, 4.0]]),
+        ] {
+            let of = |found: &[f32; 2]| status(expected, Ok(gradient(found))).unwrap();
+            assert!(right.iter().all(|found| of(found) == Status::Ok), "{expected:?}");
+            assert!(wrong.iter().all(|found| of(found) == Status::Invalid), "{expected:?}");
+        }
+        for (expected, error, wanted) in [
+            (&raises, "has been modified by", Status::Ok),
+            (&raises, "another error", Status::Invalid),
+            (&equal, "CPU out of memory. Tried to allocate 8 bytes", Status::Oom),
+        ] {
+            assert_eq!(status(expected, Err(anyhow::anyhow!(error))).unwrap(), wanted);
+        }
         assert!(status(&equal, Ok(gradient(&[3.0]))).is_err(), "shapes differ");
         assert!(status(&equal, Ok(gradient(&[f32::NAN, 4.0]))).is_err(), "not finite");
         assert!(judge(&equal, Ok(gradient(&[0.0])), &gradient(&[0.0])).is_err(), "nothing was computed");

@@ -15,7 +15,7 @@ pub mod testing;
 
 pub use crate::cell;
 pub use crate::levels;
-pub use crate::measure::{Bench, MetricDetail, Probe, Step, Timing};
+pub use crate::measure::{Bench, Probe, Step, Timing};
 pub use crate::name;
 pub use crate::number;
 pub use anyhow::{Context, Result, bail, ensure};
