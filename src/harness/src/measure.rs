@@ -753,14 +753,15 @@ mod tests {
         let differs = Relation::Differs { at_least: 0.1, at_most: 10.0 };
         let missing = Relation::Missing { at_least: 0.5 };
         let raises = Relation::Raises { message: "modified".into() };
-        for (expected, right, wrong) in [
-            (&equal, &[[3.0, 4.0]][..], &[[3.0, 4.001]][..]),
+        let cases: [(&Relation, &[[f32; 2]], &[[f32; 2]]); 5] = [
+            (&equal, &[[3.0, 4.0]], &[[3.0, 4.001]]),
             (&scaled, &[[12.0, 16.0]], &[[3.0, 4.0]]),
             // Nothing is no wrong result.
             (&differs, &[[3.0, 0.0]], &[[3.0, 4.0], [0.0, 0.0]]),
             (&missing, &[[0.0, 0.0]], &[[3.0, 3.5], [-3.0, -4.0]]),
             (&raises, &[], &[[3.0, 4.0]]),
-        ] {
+        ];
+        for (expected, right, wrong) in cases {
             let of = |found: &[f32; 2]| status(expected, Ok(gradient(found))).unwrap();
             assert!(right.iter().all(|found| of(found) == Status::Ok), "{expected:?}");
             assert!(wrong.iter().all(|found| of(found) == Status::Invalid), "{expected:?}");

@@ -4,7 +4,8 @@ use super::spec::Spec;
 use super::summary::RunAllContext;
 use crate::machine::{DeviceChoice, cores};
 use base::units::Bytes;
-use clap::{Parser, ValueEnum};
+use clap::Parser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use record::protocol::Profile;
 use regex::Regex;
 use std::path::PathBuf;
@@ -25,8 +26,8 @@ pub struct Options {
 
     /// How much to measure: smoke takes seconds and is for tests, quick minutes, full is for a GPU [default: quick on a CPU, full on
     /// a GPU and on a simulated GPU]
-    #[arg(long, value_name = "PROFILE")]
-    pub profile: Option<ProfileName>,
+    #[arg(long, value_name = "PROFILE", value_parser = PossibleValuesParser::new(["smoke", "quick", "full"]).map(profile))]
+    pub profile: Option<Profile>,
 
     /// Only cells whose text matches this regular expression, and the baselines that they are compared with
     #[arg(long, value_name = "REGEX")]
@@ -82,14 +83,6 @@ pub struct Options {
     pub template: Option<u32>,
 }
 
-/// A profile as the command line names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ProfileName {
-    Smoke,
-    Quick,
-    Full,
-}
-
 /// One of several jobs that share a sweep; counts from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CellShard {
@@ -106,6 +99,14 @@ impl std::str::FromStr for CellShard {
             Some((index, count)) if (1..=count).contains(&index) => Ok(CellShard { index, count }),
             _ => Err(format!("'{text}' is no part of a sweep; write it like 2/4, the first being 1/4")),
         }
+    }
+}
+
+fn profile(name: String) -> Profile {
+    match name.as_str() {
+        "smoke" => Profile::Smoke,
+        "quick" => Profile::Quick,
+        _ => Profile::Full,
     }
 }
 
@@ -128,11 +129,7 @@ impl Options {
     }
 
     pub fn profile(&self, device: DeviceChoice) -> Profile {
-        match (self.profile, device) {
-            (Some(ProfileName::Smoke), _) => Profile::Smoke,
-            (Some(ProfileName::Quick), _) | (None, DeviceChoice::Cpu) => Profile::Quick,
-            (Some(ProfileName::Full), _) | (None, _) => Profile::Full,
-        }
+        self.profile.unwrap_or(if device == DeviceChoice::Cpu { Profile::Quick } else { Profile::Full })
     }
 
     /// Threads that libtorch computes with.
