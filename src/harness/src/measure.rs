@@ -211,7 +211,8 @@ impl<'a> Probe<'a> {
             }
             Pass::Time => {
                 if let Some(sampled) = &mut self.sampled {
-                    sampled.push(sample(name, unit, value));
+                    let number = sampled.iter().filter(|known| known.metric == name).count();
+                    sampled.push(Sample { sample: number as u32, ..sample(name, unit, value) });
                 }
             }
             Pass::Memory | Pass::Check => {}
@@ -246,16 +247,9 @@ impl<'a> Probe<'a> {
         self.sampled.is_some()
     }
 
-    /// Takes the samples that the steps so far gave, numbered by metric.
+    /// Takes the samples that the steps so far gave.
     fn take_samples(&mut self) -> Vec<Sample> {
-        let mut counts: BTreeMap<String, u32> = BTreeMap::new();
-        let mut samples = self.sampled.as_mut().map(std::mem::take).unwrap_or_default();
-        for sample in &mut samples {
-            let count = counts.entry(sample.metric.clone()).or_default();
-            sample.sample = *count;
-            *count += 1;
-        }
-        samples
+        self.sampled.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Runs a forward pass and records what it leaves alive as saved activations.
@@ -311,6 +305,10 @@ pub struct Found {
 impl Found {
     pub fn ok(samples: Vec<Sample>) -> Found {
         Found { samples, status: Status::Ok, reason: String::new() }
+    }
+
+    fn invalid(samples: Vec<Sample>, reason: String) -> Found {
+        Found { samples, status: Status::Invalid, reason }
     }
 
     /// What an error means for the cell: out of memory is an outcome, everything else a failure.
@@ -379,13 +377,13 @@ fn outcome(prepare: SetUp, cell: &PlainCell, bench: &Bench) -> Result<Vec<Quanti
 /// Puts an outcome against the relation that is expected of it.
 fn judge(expected: &Relation, found: Result<Vec<Quantity>>, reference: &[Quantity]) -> Result<Found> {
     if let Relation::Raises { message } = expected {
-        let (raised, reason) = match &found {
-            Ok(_) => (false, format!("expected an error with '{message}', and none was raised")),
-            Err(e) if format!("{e:#}").contains(message) => (true, String::new()),
-            Err(e) => (false, format!("expected an error with '{message}', got: {}", Found::failed(e).reason)),
+        let raised = |raised: f64| vec![sample("raised", "1", raised)];
+        let got = match found {
+            Err(e) if format!("{e:#}").contains(message) => return Ok(Found::ok(raised(1.0))),
+            Err(e) => format!("got: {}", Found::failed(&e).reason),
+            Ok(_) => "and none was raised".to_string(),
         };
-        let status = if raised { Status::Ok } else { Status::Invalid };
-        return Ok(Found { samples: vec![sample("raised", "1", f64::from(raised))], status, reason });
+        return Ok(Found::invalid(raised(0.0), format!("expected an error with '{message}', {got}")));
     }
     let found = match found {
         Ok(found) => found,
@@ -421,13 +419,12 @@ fn judge(expected: &Relation, found: Result<Vec<Quantity>>, reference: &[Quantit
     let squares = |t: &Tensor| t.detach().to_kind(Kind::Double).square().sum(Kind::Double).double_value(&[]);
     let is_there = |quantity: &Quantity| quantity.tensors.iter().any(|t| t.defined() && squares(t) > 0.0);
     if !matches!(expected, Relation::Missing { .. }) && !found.first().is_some_and(is_there) {
-        return Ok(Found { samples, status: Status::Invalid, reason: format!("{name}: all of it is zero") });
+        return Ok(Found::invalid(samples, format!("{name}: all of it is zero")));
     }
-    if holds {
-        return Ok(Found::ok(samples));
-    }
-    let reason = format!("{name}: expected {expectation}, found a relative error of {error:.3e}");
-    Ok(Found { samples, status: Status::Invalid, reason })
+    Ok(match holds {
+        true => Found::ok(samples),
+        false => Found::invalid(samples, format!("{name}: expected {expectation}, found a relative error of {error:.3e}")),
+    })
 }
 
 /// |a - scale b| / |scale b| in the Euclidean norm over all values of all tensors, summed in double precision.
@@ -564,11 +561,10 @@ pub fn time(step: &mut Step, backend: &dyn Backend, plan: Timing, conditions: &d
     }
     samples.extend(probe.take_samples());
     samples.push(sample(LEAST_FLOPS.name, LEAST_FLOPS.unit, step.least_flops / step.items));
-    if throttled == plan.samples {
-        let reason = "every sample was taken while the device was throttled".to_string();
-        return Ok(Found { samples, status: Status::Invalid, reason });
-    }
-    Ok(Found::ok(samples))
+    Ok(match throttled == plan.samples {
+        true => Found::invalid(samples, "every sample was taken while the device was throttled".to_string()),
+        false => Found::ok(samples),
+    })
 }
 
 #[cfg(test)]
