@@ -210,12 +210,9 @@ impl Setting<'_> {
 fn environment(python: Option<&Result<Python, String>>) -> BTreeMap<String, String> {
     let known =
         [("kernel", kernel()), ("exact cpu", Some(exact_cpu())), ("compilers", Some(env!("VRAMLAB_COMPILERS").to_string()))];
-    let mut environment: BTreeMap<String, String> =
-        known.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect();
-    if let Some(Ok(python)) = python {
-        environment.extend(python.packages.clone());
-    }
-    environment
+    let known = known.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?)));
+    let packages = python.and_then(|found| found.as_ref().ok()).map(|python| python.packages.clone());
+    known.chain(packages.unwrap_or_default()).collect()
 }
 
 /// The command line, as it can be typed elsewhere: the program by its name, paths from the folder that it was started in, and without where
