@@ -15,7 +15,7 @@ pub mod testing;
 
 pub use crate::cell;
 pub use crate::levels;
-pub use crate::measure::{Bench, MetricDetail, Probe, Step, Timing};
+pub use crate::measure::{Bench, Probe, Step, Timing};
 pub use crate::name;
 pub use crate::number;
 pub use anyhow::{Context, Result, bail, ensure};
@@ -29,7 +29,8 @@ pub use metrics::{GRADIENT_ERROR, LOSS_ERROR, OUTPUT_ERROR, PARAMETER_ERROR, RAI
 pub use plots::{Plot, amounts, area, bars, lines, ranking};
 pub use protocol::{Protocol, Shown};
 pub use record::protocol::{
-    ACTIVATIONS, BANDWIDTH, COMPUTED, GRADIENTS, LINK_SHARE, Metric, PEAK, Platform, Relation, STEP_PEAK, SubjectKind, TIME,
+    ACTIVATIONS, BANDWIDTH, COMPUTED, GRADIENTS, LINK_SHARE, Metric, PEAK, PlainLevel, Platform, Relation, STEP_PEAK, SubjectKind,
+    TIME,
 };
 pub use std::process::ExitCode;
 pub use tch::{Device, Kind, Reduction, Tensor, no_grad};

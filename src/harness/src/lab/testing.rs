@@ -15,7 +15,7 @@ use torch::Cpu;
 use torch::dry::{self, Dry};
 
 /// Where a test's cells are set up.
-pub const BENCH: Bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
+const BENCH: Bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
 
 /// The random state and the meter are the process's, so what tests run takes turns.
 pub fn alone() -> MutexGuard<'static, ()> {

@@ -16,6 +16,7 @@ use record::results::Status;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
+pub use base::order::{distinct, grouped};
 pub use beside::beside;
 
 /// A picture with its narrow form for phones, as a page shows it.
@@ -202,23 +203,6 @@ fn change_tick(ratio: f64) -> String {
         percent if percent > 0.0 => format!("+{percent} %"),
         percent => format!("−{} %", percent.abs()),
     }
-}
-
-/// Items by key, in the order in which keys appear first.
-pub fn grouped<K: PartialEq, T>(items: impl IntoIterator<Item = (K, T)>) -> Vec<(K, Vec<T>)> {
-    let mut groups: Vec<(K, Vec<T>)> = Vec::new();
-    for (key, item) in items {
-        match groups.iter_mut().find(|(k, _)| *k == key) {
-            Some((_, group)) => group.push(item),
-            None => groups.push((key, vec![item])),
-        }
-    }
-    groups
-}
-
-/// Each once, in the order in which they appear first.
-pub fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
-    grouped(items.into_iter().map(|item| (item, ()))).into_iter().map(|(item, _)| item).collect()
 }
 
 /// The least and the largest; from infinity to its negative where there is none.
