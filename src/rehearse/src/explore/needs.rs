@@ -81,7 +81,7 @@ impl Rehearsal {
     }
 
     /// A run, with the lines and the files of the script that the user wants kept.
-    fn answered(&self) -> Result<(Capture, Session, Answer)> {
+    fn answered(&self) -> Result<(Capture, Option<Session>, Answer)> {
         let (mut capture, session) = self.run(if self.is_silent { Output::Silent } else { Output::Shown })?;
         if let (Some(held), Some(folder)) = (&mut capture.held, &self.keep_writes) {
             held.keep(&capture.folder, folder)?;
