@@ -651,7 +651,11 @@ fn held_back(text: &mut String, answer: &Answer) -> std::fmt::Result {
     }
     let large: Vec<u64> = held.files.iter().map(|file| file.bytes).filter(|bytes| *bytes >= LARGE).collect();
     if !large.is_empty() {
-        disk.push(format!("the script left {} of 1 MiB or more, {} in all", counted(large.len(), "file"), Bytes(large.iter().sum())));
+        disk.push(format!(
+            "the script left {} of 1 MiB or more, {} in all",
+            counted(large.len(), "file"),
+            Bytes(large.iter().sum())
+        ));
     }
     if !disk.is_empty() {
         lines.push(format!("Disk: {}.", disk.join("; ")));

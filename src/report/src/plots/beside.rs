@@ -40,7 +40,7 @@ pub fn beside(runs: &[Recorded], published: &Published) -> Result<Option<Picture
         let dots: Vec<Dot> = std::iter::once(theirs).chain(ours).collect();
         let label = runs[0].protocol.metric(metric).map_or("", |m| m.label);
         let name = of.split_whitespace().next_back().and_then(|term| Some(term.split_once('=')?.1)).unwrap_or("").to_string();
-        (dots.len() > 1).then(|| (label, Row { name, dots }))
+        (dots.len() > 1).then_some((label, Row { name, dots }))
     };
     let mut rows: Vec<(&str, Row)> = parts.iter().enumerate().filter_map(row).collect();
     let first = rows.first().map_or("", |(label, _)| label);
