@@ -99,12 +99,6 @@ peers: _setup
 references:
     @for script in tests/reference/make/*.py; do .venv/bin/python "$script"; done
 
-# Play a trace of allocations on PyTorch's caching allocator
-[no-exit-message]
-replay *FLAGS: _setup
-    @cargo build --release --quiet -p vramlab -p commands
-    @{{ there }} && exec {{ quote(release / "vramlab") }} replay "$@"
-
 # Measure what only a GPU can tell, the most telling first: `just gpu-day --minutes 30`; `--rehearse` goes through it without one
 [no-exit-message]
 gpu-day *FLAGS: _setup

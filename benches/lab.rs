@@ -9,9 +9,7 @@ use record::rules::{Bound, RatioRule};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::path::Path;
-use std::process;
 use tch::{Device, Kind, Tensor};
-use torch::dry::replay::ReplayTrace;
 
 fn protocol() -> PlainProtocol {
     PlainProtocol {
@@ -117,35 +115,5 @@ fn lab(c: &mut Criterion) {
     }
 }
 
-/// Half a million blocks of all sizes, about a thousand alive at once.
-fn million_events() -> String {
-    let (mut trace, mut live, mut state) = (String::from("op,id,bytes\n"), Vec::new(), 3u64);
-    let mut random = |below: u64| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) % below
-    };
-    for id in 0..500_000 {
-        trace += &format!("alloc,{id},{}\n", 1i64 << (6 + random(17)));
-        live.push(id);
-        if live.len() > 1000 {
-            trace += &format!("free,{},\n", live.swap_remove(random(live.len() as u64) as usize));
-        }
-    }
-    live.drain(..).for_each(|id| trace += &format!("free,{id},\n"));
-    trace
-}
-
-fn traces(c: &mut Criterion) {
-    let trace = million_events();
-    c.bench_function("read a trace of a million events", |b| b.iter(|| ReplayTrace::read(black_box(trace.as_bytes()))));
-    let file = tempfile::NamedTempFile::new().expect("a temporary file");
-    std::fs::write(file.path(), &trace).expect("room to write");
-    // A program of its own is dry; its start is in the time.
-    let program = std::env::current_exe().ok().and_then(|path| Some(path.parent()?.parent()?.join("vramlab-lab")));
-    let Some(program) = program.filter(|path| path.exists()) else { return };
-    let play = || process::Command::new(&program).args(["replay", "--json"]).arg(file.path()).output();
-    c.bench_function("play a trace of a million events", |b| b.iter(play));
-}
-
-criterion_group!(benches, lab, traces);
+criterion_group!(benches, lab);
 criterion_main!(benches);

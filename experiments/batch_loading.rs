@@ -61,13 +61,13 @@ pub fn protocol() -> Protocol {
         )
         .claim(
             Claim::new("batch-loading", "2", "batches and iterators save device memory")
-                .on(&[Platform::Gpu, Platform::Dry])
+                .on(CUDA)
                 .rule(ratio(PEAK).of(|c: &Loading| c.how != How::Everything).confirm(at_most(0.5)).refute(at_least(0.9))),
         )
         .claim(
             // Set on 22 November 2026, before any figure: half of them or less, as for memory.
             Claim::new("fewer-transfers", "2", "batches need fewer transfers to the device than single samples")
-                .on(&[Platform::Gpu, Platform::Dry])
+                .on(CUDA)
                 .rule(
                     highest(TRANSFERS)
                         .of(|c: &Loading| c.how == How::Batches)

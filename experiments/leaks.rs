@@ -63,7 +63,7 @@ pub fn protocol() -> Protocol {
 }
 
 fn step(cell: Keeping, bench: &Bench) -> Result<Step> {
-    let model = Model::with_dropout(cell.model.0, bench.device, 0.0)?;
+    let model = Model::without_dropout(cell.model.0, bench.device)?;
     let batch = model.batch(cell.batch.0);
     let number = Tensor::zeros([], (Kind::Float, bench.device));
     Ok(Step::new(move |probe| {

@@ -7,7 +7,6 @@
 use harness::lab::*;
 use models::Model;
 use tch::nn::{OptimizerConfig, Sgd};
-use torch::attempt;
 
 number! { Batch "samples" }
 levels! {
@@ -58,8 +57,7 @@ fn training(cell: Named, bench: &Bench) -> Result<Step> {
     let flops = model.least_training_flops(cell.batch.0);
     let step = Step::new(move |probe| {
         optimizer.zero_grad();
-        let loss = attempt(|| Ok(model.loss(&model.forward(&batch.inputs, true), &batch.targets, Reduction::Mean)))?;
-        loss.f_backward()?;
+        model.loss(&model.forward(&batch.inputs, true), &batch.targets, Reduction::Mean).f_backward()?;
         optimizer.step();
         probe.compare(GRADIENT_ERROR, || Ok(model.gradients()))
     });

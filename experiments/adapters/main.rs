@@ -8,10 +8,6 @@ use harness::lab::*;
 const TRAINED: Metric = Metric::counted("trained", "parameters that are trained", "1");
 const TRAINING: Metric = Metric::counted("training_bytes", "gradients and optimizer state", "B");
 
-/// Kernels that allocate as a GPU's do.
-const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
-const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
-
 number! { Batch "samples of a step" }
 levels! {
     Recompute "what is computed again in the backward pass": Nothing "", EveryBlock "every block of the model" => "checkpointing every block"
@@ -61,7 +57,7 @@ fn memory() -> Grid<Adapters> {
         .quick_and_full(Adapters::cross("vit-l16", 32, Nothing, [Everything, All8], By::Pytorch))
         .quick_and_full(Adapters::cross("sd-unet", 1, Nothing, [Everything, All8], By::Pytorch))
         .passes(COUNT)
-        .on(DEVICES)
+        .on(CUDA)
         .metrics(&[TRAINED, TRAINING])
         .claim(
             Claim::new(

@@ -56,7 +56,7 @@ impl Training {
         let stated = self.stated(metric);
         probe.emit(matched, bytes + stated.iter().map(|(_, bytes)| bytes).sum::<i64>());
         for (reason, bytes) in stated {
-            probe.emit(reason.part(metric.name), bytes);
+            probe.emit_part(reason, metric.name, bytes);
         }
     }
 }

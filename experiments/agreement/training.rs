@@ -3,7 +3,7 @@
 use super::*;
 use models::{self, Model};
 use tch::nn::{self, OptimizerConfig};
-use torch::{attempt, autocast};
+use torch::autocast;
 
 /// What accumulation splits a batch into.
 const MICRO_BATCHES: i64 = 4;
@@ -44,20 +44,20 @@ impl Training {
         match self.cell.technique {
             OptimizerStep => {
                 probe.at_rest();
-                self.update()?;
+                self.optimizer.step();
                 self.tell(probe, LIVE_STEP, MATCHED_STEP);
                 self.tell_peak(probe);
                 return probe.compare(PARAMETER_ERROR, || Ok(self.model.parameters()));
             }
             NoGrad => {
-                self.zero_grad()?;
+                self.zero_grad();
                 probe.at_rest();
                 self.loss = Some(no_grad(|| self.forward(&self.batch))?);
                 self.tell(probe, LIVE_FORWARD, MATCHED_FORWARD);
                 self.tell_peak(probe);
                 return self.compare_loss(probe);
             }
-            Nothing | Autocast | Accumulate | Inplace => self.zero_grad()?,
+            Nothing | Autocast | Accumulate | Inplace => self.zero_grad(),
         }
         probe.at_rest();
         let parts = if self.cell.technique == Accumulate { MICRO_BATCHES } else { 1 };
@@ -70,7 +70,7 @@ impl Training {
             loss.f_backward()?;
         }
         self.tell(probe, LIVE_BACKWARD, MATCHED_BACKWARD);
-        self.update()?;
+        self.optimizer.step();
         self.tell(probe, LIVE_STEP, MATCHED_STEP);
         self.tell_peak(probe);
         probe.compare(GRADIENT_ERROR, || Ok(self.model.gradients()))?;
@@ -82,20 +82,9 @@ impl Training {
         probe.compare(LOSS_ERROR, || Ok(self.loss.iter().map(Tensor::shallow_clone).collect()))
     }
 
-    fn zero_grad(&mut self) -> Result<()> {
-        attempt(|| {
-            self.optimizer.zero_grad();
-            Ok(())
-        })?;
+    fn zero_grad(&mut self) {
+        self.optimizer.zero_grad();
         self.loss = None;
-        Ok(())
-    }
-
-    fn update(&mut self) -> Result<()> {
-        attempt(|| {
-            self.optimizer.step();
-            Ok(())
-        })
     }
 
     fn forward(&self, batch: &models::Batch) -> Result<Tensor> {

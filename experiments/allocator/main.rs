@@ -15,8 +15,6 @@ const RESERVED: Metric = Metric::counted("reserved_peak", "peak reserved memory"
 const ALLOCATED: Metric = Metric::counted("allocated_peak", "peak allocated memory", "B");
 const REFUSED: Metric = Metric::counted("refused", "steps that run out of memory", "1").share();
 
-/// Only there is a caching allocator.
-const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
 const DEFAULT: AllocConf = AllocConf("default");
 const EXPANDABLE: AllocConf = AllocConf("expandable_segments:True");
 const MAX_SPLIT: AllocConf = AllocConf("max_split_size_mb:128");
@@ -59,7 +57,7 @@ fn run() -> Grid<Run> {
         .full(Run::cross(["gpt2", "bert-base"], 4, 40, CONFIGURATIONS))
         .smoke(Run::cross("gpt-2x64", 8, 4, [DEFAULT, EXPANDABLE]))
         .passes(CHECK | COUNT)
-        .on(DEVICES)
+        .on(CUDA)
         .metrics(&[RESERVED, ALLOCATED])
         .check(|_| equal(1e-4))
         .claim(
@@ -68,7 +66,7 @@ fn run() -> Grid<Run> {
                 "huggingface/peft#2894",
                 "expandable segments lower the reserved peak of a run with varying lengths by a tenth or more",
             )
-            .on(DEVICES)
+            .on(CUDA)
             .rule(ratio(RESERVED).of(setting(EXPANDABLE)).confirm(at_most(0.9)).refute(at_least(0.98))),
         )
         .claim(
@@ -77,7 +75,7 @@ fn run() -> Grid<Run> {
                 "PyTorch, notes on CUDA",
                 "max_split_size_mb prevents fragmentation: the reserved peak falls by a twentieth or more",
             )
-            .on(DEVICES)
+            .on(CUDA)
             .rule(ratio(RESERVED).of(setting(MAX_SPLIT)).confirm(at_most(0.95)).refute(at_least(1.0))),
         )
         .claim(
@@ -86,7 +84,7 @@ fn run() -> Grid<Run> {
                 "PyTorch, notes on CUDA",
                 "garbage_collection_threshold gives unused blocks back: the reserved peak falls by a twentieth or more",
             )
-            .on(DEVICES)
+            .on(CUDA)
             .rule(ratio(RESERVED).of(setting(COLLECTED)).confirm(at_most(0.95)).refute(at_least(0.99)))
             .changed(
                 "23 November 2026: refuted from 0.99 on. It had been 1.00, at which a setting that does nothing was inconclusive.",
@@ -107,7 +105,7 @@ fn tight() -> Grid<Tight> {
         .quick(Tight::cross("gpt-4x256", 32, 30, "260MiB", CONFIGURATIONS))
         .full(Tight::cross("gpt2", 4, 30, "6GiB", CONFIGURATIONS))
         .passes(COUNT)
-        .on(DEVICES)
+        .on(CUDA)
         .metrics(&[REFUSED])
         .claim(
             Claim::new(
@@ -115,7 +113,7 @@ fn tight() -> Grid<Tight> {
                 "PyTorch, messages of OutOfMemoryError",
                 "expandable segments avoid running out of memory because of fragmentation",
             )
-            .on(DEVICES)
+            .on(CUDA)
             .rule(value(REFUSED).of(|c: &Tight| c.conf == DEFAULT).confirm(at_least(0.01)).refute(at_most(0.0)))
             .rule(
                 highest(REFUSED)

@@ -22,13 +22,13 @@ pub fn grid() -> Grid<Bandwidth> {
         .full(of("gpt-12x768", [4, 32]))
         .full(of("resnet-8x64-gn", [32, 128]))
         .passes(CHECK | COUNT)
-        .on(&[Platform::Cpu, Platform::Gpu, Platform::Dry])
+        .on(EVERYWHERE)
         .metrics(&[TRAFFIC, CASTS])
         .check(|_| rounded())
         .claim(
             // Set on 22 November 2026, before any figure: as amp-memory-half.
             Claim::new("amp-bandwidth", "3", "mixed precision saves nearly half of the bandwidth")
-                .on(&[Platform::Gpu, Platform::Dry, Platform::Python])
+                .on(BY_PYTHON)
                 .rule(ratio(TRAFFIC).of(|c: &Bandwidth| c.precision == AmpBf16).holds(at_most(0.60))),
         )
         .no_plots()

@@ -34,17 +34,17 @@ pub fn grid() -> Grid<Memory> {
         .full(of(&["resnet50"], &[32, 128], three))
         .smoke(of(&["mlp-2x32"], &[64], two).passes(CHECK | COUNT))
         .passes(CHECK | COUNT)
-        .on(&[Platform::Cpu, Platform::Gpu, Platform::Dry])
+        .on(EVERYWHERE)
         .metrics(&[PEAK, PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, CASTS, OTHERS])
         .check(|_| rounded())
         .claim(
             Claim::new("amp-forward-half", "4", "half precision halves the memory of the forward pass")
-                .on(&[Platform::Gpu, Platform::Dry])
+                .on(CUDA)
                 .rule(half(ratio(ACTIVATIONS)).confirm(within(0.45..=0.60)).refute(at_least(0.60))),
         )
         .claim(
             Claim::new("amp-memory-half", "3", "mixed precision saves nearly half of the memory")
-                .on(&[Platform::Gpu, Platform::Dry])
+                .on(CUDA)
                 .rule(half(ratio(PEAK)).holds(at_most(0.60))),
         )
         .claim(

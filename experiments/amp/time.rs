@@ -61,7 +61,7 @@ fn scaler(precision: Kind, scale: f64) -> Result<GradScaler> {
 /// Steps of a model on made-up data.
 fn training(cell: Timed, bench: &Bench) -> Result<Step> {
     let precision = cell.precision.set()?;
-    let model = Model::with_dropout(cell.model.0, bench.device, 0.0)?;
+    let model = Model::without_dropout(cell.model.0, bench.device)?;
     let batch = model.batch(cell.batch.0);
     let flops = if cell.precision == Computed::Fp32 { model.least_training_flops(cell.batch.0) } else { 0.0 };
     let mut optimizer = AdamW::default().build(&model.store, 1e-5)?;

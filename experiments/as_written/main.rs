@@ -45,14 +45,14 @@ pub fn protocol() -> Protocol {
     let of = |block: &'static str| move |c: &AsWritten| c.form == Form::Written && c.block.0 == block;
     let accumulation = |c: &AsWritten| c.form == Form::Written && ACCUMULATION.contains(&c.block.0);
     // Thresholds of 25 November 2026, before the first run.
-    let claim = |id, from, text| Claim::new(id, from, text).on(&[Platform::Gpu, Platform::Dry, Platform::Python]);
+    let claim = |id, from, text| Claim::new(id, from, text).on(BY_PYTHON);
     let grid = Grid::new("blocks", in_python)
         .compare::<Form>()
         .quick_and_full(AsWritten::cross(&WRONG[..], Torch::ALL, Form::ALL, By::Pytorch))
         .quick_and_full(AsWritten::cross(&RIGHT[..], Torch::ALL, Form::Written, By::Pytorch))
         .smoke(AsWritten::cross("3-checkpoint", Torch::Ours, Form::ALL, By::Pytorch))
         .passes(COUNT)
-        .on(&[Platform::Cpu, Platform::Gpu, Platform::Dry])
+        .on(EVERYWHERE)
         .metrics(&[RUNS, WARNINGS, TRAINED, UPDATE_ERROR, UNUSED, OF_PLAIN, IN_PLACE])
         .claim(
             claim("as-written", "1 2 3 5", "the guides' code runs as it stands")

@@ -34,14 +34,14 @@ pub fn grid() -> Grid<Kernels> {
         .claim(
             // Set on 23 November 2026, before any figure.
             Claim::new("attention-kernel", "this lab", "PyTorch takes a fused kernel whatever mask, head size and type are")
-                .on(&[Platform::Gpu, Platform::Dry])
+                .on(CUDA)
                 .rule(fused(Dtype::Bf16))
                 .rule(fused(Dtype::Fp32)),
         )
         .claim(
             // Set on 23 November 2026, before any figure.
             Claim::new("attention-mask", "this lab", "a mask of its own does not cost attention its saving")
-                .on(&[Platform::Gpu, Platform::Dry])
+                .on(CUDA)
                 .rule(ratio(STEP_PEAK).of(saves).confirm(at_most(0.25)).refute(at_least(0.75))),
         )
         .plot(

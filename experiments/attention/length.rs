@@ -15,7 +15,6 @@ pub fn grid() -> Grid<Length> {
     let grows = |how| growth(ACTIVATIONS).along::<Tokens>().of(move |c: &Length| c.how == how);
     let saving =
         |tokens| ratio(STEP_PEAK).of(move |c: &Length| c.how == How::Sdpa && c.tokens == Tokens(tokens) && c.dropout.0 == 0.0);
-    let dry = [Platform::Gpu, Platform::Dry];
     Grid::new("by length", step)
         .compare::<How>()
         .quick(Length::cross(2, 0.0, Dtype::Fp32, [512, 2048], How::ALL).passes(CHECK | COUNT))
@@ -43,7 +42,7 @@ pub fn grid() -> Grid<Length> {
                 "Korthikanti et al., arXiv 2205.05198, section 4.1",
                 "attention's scores keep 5as²b bytes of a layer in half precision: softmax 2, dropout's mask 1, its output 2",
             )
-            .on(&dry)
+            .on(CUDA)
             .rule(agreement(ACTIVATIONS, FORMULA, 0.95..=1.05, 1.0).of(|c: &Length| c.how == How::Explicit))
             .setup("Without dropout softmax's 2 are left. The output of attention comes on top, as in their next term."),
         )
@@ -53,7 +52,7 @@ pub fn grid() -> Grid<Length> {
                 "FlashAttention's README, memory",
                 "10x memory savings at sequence length 2K, and 20x at 4K",
             )
-            .on(&dry)
+            .on(CUDA)
             .rule(saving(2048).reproduces(0.1))
             .rule(saving(4096).reproduces(0.05))
             .setup("Theirs is read from a graph of forward and backward passes with dropout and masking on an A100; here without dropout, the transient peak of one step."),

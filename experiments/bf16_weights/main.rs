@@ -57,7 +57,7 @@ impl How {
 /// A model whose parameters are kept so. They are converted in their own order, in which the allocator then has them: a store's order changes
 /// from run to run.
 fn model(name: &str, how: How, device: Device) -> Result<Model> {
-    let model = Model::with_dropout(name, device, 0.0)?;
+    let model = Model::without_dropout(name, device)?;
     no_grad(|| model.parameters().into_iter().for_each(|mut parameter| parameter.set_data(&parameter.to_kind(how.kind()))));
     Ok(model)
 }

@@ -27,8 +27,6 @@ levels! {
 
 cell! { Difficult { case: Case, policy: Policy, by: By } }
 
-const EVERYWHERE: &[Platform] = &[Platform::Cpu, Platform::Gpu, Platform::Dry];
-
 fn main() -> ExitCode {
     harness::run(protocol())
 }

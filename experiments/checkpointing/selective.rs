@@ -7,10 +7,6 @@ use super::*;
 
 const FLOPS: Metric = Metric::counted("flops", "FLOPs of a step's products", "1");
 
-/// Kernels that allocate as a GPU's do.
-const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
-const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
-
 levels! {
     Keeps "what a block keeps for the backward pass":
     Everything "no checkpoint" => "no checkpoint",
@@ -34,7 +30,7 @@ pub fn memory() -> Grid<Selective> {
         .quick_and_full(Selective::cross("resnet50", 64, [Everything, Products, Inputs], By::Pytorch))
         .quick_and_full(Selective::cross("sd-unet", 6, [Everything, Products, Inputs], By::Pytorch))
         .passes(COUNT)
-        .on(DEVICES)
+        .on(CUDA)
         .metrics(&[FLOPS])
         .claim(
             Claim::new("selective-every-block", "this lab", "a checkpoint of every block costs a quarter to two fifths more FLOPs")

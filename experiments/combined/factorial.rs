@@ -13,7 +13,7 @@ pub fn budget() -> Grid<Budget> {
         .compare::<With>()
         .full(Budget::cross("12GiB", Net::Gpt2, [4, 8, 16, 32, 64], tried, By::Pytorch))
         .passes(COUNT | ROUNDS)
-        .on(DEVICES)
+        .on(EVERYWHERE)
         .metrics(&[PEAK, FORWARDS, TIME.labelled("time per sample")])
         .no_plots()
 }
@@ -34,7 +34,7 @@ pub fn grid() -> Grid<Factorial> {
         .full(Factorial::cross(Net::Gpt2, 8, [Sgd, Adamw], With::ALL, By::Pytorch))
         .full(Factorial::cross(Net::Resnet50, 64, [Sgd, Adamw], With::ALL, By::Pytorch))
         .smoke(Factorial::cross(Net::Mlp, 64, Sgd, FEW, By::Pytorch).passes(CHECK | COUNT))
-        .on(DEVICES)
+        .on(EVERYWHERE)
         .metrics(&[PEAK, FORWARDS, TIME.labelled("time per sample")])
         .check(|c| match c.model {
             // bf16 keeps eight bits of each product.
@@ -45,7 +45,7 @@ pub fn grid() -> Grid<Factorial> {
         })
         .claim(
             Claim::new("amp-and-checkpoint", "3", "mixed precision and checkpointing together save the most")
-                .on(&[Platform::Gpu, Platform::Dry])
+                .on(CUDA)
                 .rule(both_over(With::Amp))
                 .rule(both_over(With::Checkpoint))
                 .rule(both_over(With::Accumulate))

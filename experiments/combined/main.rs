@@ -33,9 +33,6 @@ levels! {
     All as "amp+checkpoint+accumulate" "",
 }
 
-/// A CPU's kernels, and those that allocate as a GPU's do.
-const DEVICES: &[Platform] = &[Platform::Cpu, Platform::Gpu, Platform::Dry];
-
 fn main() -> ExitCode {
     harness::run(protocol())
 }

@@ -33,7 +33,7 @@ cell! { Compiling { model: ModelName, card: CardName, batch: Batch, precision: P
 struct CompiledRow {
     model: String,
     card: String,
-    batch: i64,
+    batch: String,
     precision: String,
     way: String,
     allocated: Option<f64>,
@@ -45,9 +45,10 @@ struct CompiledRow {
 }
 
 impl CompiledRow {
-    fn is_of(&self, cell: &Compiling) -> bool {
-        let texts = [&self.model, &self.card, &self.precision, &self.way];
-        texts == [cell.model.0, cell.card.0, &cell.precision.text(), &cell.way.text()] && self.batch == cell.batch.0
+    /// The cell that it is of, as results write it.
+    fn cell(&self) -> String {
+        let CompiledRow { model, card, batch, precision, way, .. } = self;
+        format!("model={model} card={card} batch={batch} precision={precision} way={way}")
     }
 }
 
@@ -157,8 +158,9 @@ fn grid() -> Grid<Compiling> {
 }
 
 fn step(cell: Compiling, _: &Bench) -> Result<Step> {
+    let name = cell.plain().to_string();
     let row =
-        rows()?.into_iter().find(|row| row.is_of(&cell)).with_context(|| format!("rehearsals.csv has no row for {cell:?}"))?;
+        rows()?.into_iter().find(|row| row.cell() == name).with_context(|| format!("rehearsals.csv has no row for {name}"))?;
     Ok(Step::new(move |probe| {
         ensure!(row.reason.is_empty(), "{}", row.reason);
         for (metric, figure) in
@@ -178,24 +180,11 @@ mod tests {
     #[test]
     fn each_row_is_a_cell_once() {
         let plain = protocol().plain().unwrap();
-        let cells: Vec<String> = plain
-            .grids
-            .iter()
-            .filter(|grid| grid.profiles.contains(&Profile::Full))
-            .flat_map(|grid| grid.cells())
-            .map(|cell| cell.to_string())
-            .collect();
-        let rows: Vec<String> = rows()
-            .unwrap()
-            .iter()
-            .map(|row| {
-                format!("model={} card={} batch={} precision={} way={}", row.model, row.card, row.batch, row.precision, row.way)
-            })
-            .collect();
-        let sorted = |mut of: Vec<String>| {
-            of.sort();
-            of
-        };
-        assert_eq!(sorted(cells), sorted(rows));
+        let full = plain.grids.iter().filter(|grid| grid.profiles.contains(&Profile::Full));
+        let mut cells: Vec<String> = full.flat_map(|grid| grid.cells()).map(|cell| cell.to_string()).collect();
+        let mut rows: Vec<String> = rows().unwrap().iter().map(CompiledRow::cell).collect();
+        cells.sort();
+        rows.sort();
+        assert_eq!(cells, rows);
     }
 }

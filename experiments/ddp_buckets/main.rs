@@ -13,9 +13,6 @@ mod price;
 
 use harness::lab::*;
 
-const DEVICES: &[Platform] = &[Platform::Cpu, Platform::Gpu, Platform::Dry];
-const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
-
 number! { Batch "samples" }
 number! { Cap "largest bucket in MiB (bucket_cap_mb)" }
 levels! {

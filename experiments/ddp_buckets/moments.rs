@@ -32,7 +32,7 @@ pub fn grid() -> Grid<Moments> {
         .full(Moments::cross("mlp-8x4096", 32, [1, 100], ThirdBackward, Way::ALL, By::Pytorch))
         .smoke(Moments::cross("mlp-4x64", 8, 25, ThirdBackward, Way::ALL, By::Pytorch))
         .passes(COUNT)
-        .on(DEVICES)
+        .on(EVERYWHERE)
         .metrics(&[EXTRA, LIVE])
         .claim(
             Claim::new("ddp-buckets", "4", "DDP takes a second model's size, at model load, for gradient buckets")

@@ -17,7 +17,7 @@ pub fn grid() -> Grid<Peaks> {
         .full(Peaks::cross("bert-base", 8, 25, ZeroGrad::ALL, [Copies, Views], By::Pytorch))
         .full(Peaks::cross(["resnet50", "mlp-8x4096"], 32, 25, ZeroGrad::ALL, [Copies, Views], By::Pytorch))
         .passes(COUNT)
-        .on(DEVICES)
+        .on(EVERYWHERE)
         .metrics(&[PEAK, SAVED])
         .claim(
             Claim::new(

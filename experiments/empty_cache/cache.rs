@@ -21,7 +21,7 @@ pub fn grid() -> Grid<Cache> {
         .full(Cache::cross("gpt2", 4, 10, Nobody, "default", Policy::ALL).passes(CHECK | COUNT | ROUNDS))
         .smoke(Cache::cross("gpt-2x64", 8, 10, Outside, "default", [Never, EveryStep]))
         .passes(CHECK | COUNT)
-        .on(&[Platform::Gpu, Platform::Dry]) // only there is a caching allocator
+        .on(CUDA) // only there is a caching allocator
         .metrics(&[CACHED, REFUSED, CALLS, RESERVED])
         .metrics(&[
             Metric::counted("allocated_peak", "peak allocated memory", "B"),
@@ -31,7 +31,7 @@ pub fn grid() -> Grid<Cache> {
         .check(|_| equal(1e-4))
         .claim(
             Claim::new("empty-cache", "3", "calling empty_cache now and then prevents fragmentation and running out of memory")
-                .on(&[Platform::Gpu, Platform::Dry])
+                .on(CUDA)
                 .rule(
                     ratio(CACHED)
                         .of(move |c: &Cache| c.policy != Never && alone(c) && is_default(c))
@@ -49,7 +49,7 @@ pub fn grid() -> Grid<Cache> {
                 "250 steps take 45 s without it, 50 s with a call every tenth step, 65 to 108 s with one every step; reserved 19.3 against \
                  23.5 GB",
             )
-            .on(&[Platform::Gpu, Platform::Dry])
+            .on(CUDA)
             .rule(ratio(RESERVED).of(move |c: &Cache| c.policy == EveryStep && alone(c) && is_default(c)).reproduces(19.3 / 23.5))
             .rule(ratio(TIME).of(|c: &Cache| c.policy == EveryTenth && c.steps == Steps(10)).reproduces(50.0 / 45.0))
             .rule(

@@ -43,7 +43,7 @@ pub fn protocol() -> Protocol {
         .quick(Tight::cross("gpt-4x256", 32, 40, Neighbour::Nobody, ["136MiB", "150MiB"], Policy::ALL))
         .full(Tight::cross("gpt2", 4, 40, Neighbour::Nobody, ["5GiB", "6GiB"], Policy::ALL))
         .passes(COUNT)
-        .on(&[Platform::Gpu, Platform::Dry])
+        .on(CUDA)
         .no_plots();
     Protocol::new("empty_cache", "`empty_cache` and fragmentation")
         .question(

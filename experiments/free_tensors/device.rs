@@ -20,7 +20,7 @@ pub fn grid() -> Grid<Dropping> {
         .full(of(Dropped::SmallTensors, "1GiB", Few))
         .full(of(Dropped::Model, "gpt2-medium", Optimizer))
         .passes(CHECK | COUNT)
-        .on(&[Platform::Gpu, Platform::Dry])
+        .on(CUDA)
         .check(|_| equal(1e-6))
         .answers("del-frees", keeps(UNRESERVED))
         .answers("del-frees", keeps(RETURNED))

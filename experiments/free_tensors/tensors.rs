@@ -30,7 +30,7 @@ pub fn grid() -> Grid<Dropping> {
                 "dropping a tensor frees its GPU memory: allocated falls by its size, reserved and the device's only at empty_cache, and a \
                  surviving reference keeps it",
             )
-            .on(&[Platform::Gpu, Platform::Dry]) // elsewhere only its first two parts of six can be judged
+            .on(CUDA) // elsewhere only its first two parts of six can be judged
             .rule(
                 value(FREED)
                     .of(move |c: &Dropping| after(c) && c.reference == Nothing)

@@ -12,7 +12,7 @@ pub fn grid() -> Grid<Loaded> {
         .quick(of(SMALL))
         .full(of(LARGE))
         .passes(CHECK | COUNT)
-        .on(&[Platform::Gpu, Platform::Dry])
+        .on(CUDA)
         .metrics(&[LOAD_PEAK, HELD, DROPPED, LANDED])
         .check(|_| equal(0.0))
         .answers("load-device", holds(LANDED, Nothing).confirm(at_least(0.99)).refute(at_most(0.01)))

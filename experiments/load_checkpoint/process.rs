@@ -27,7 +27,7 @@ pub fn grid() -> Grid<Loaded> {
         .compare::<Reader>()
         .quick(of(SMALL, &[Reader::AsSaved, Reader::Load, Reader::LoadMmap]))
         .full(of(LARGE, Reader::ALL))
-        .smoke(of(ModelName("mlp-2x256"), &[Reader::AsSaved, Reader::Load]).on(&[Platform::Cpu, Platform::Gpu, Platform::Dry]))
+        .smoke(of(ModelName("mlp-2x256"), &[Reader::AsSaved, Reader::Load]).on(EVERYWHERE))
         .on(&[Platform::Cpu])
         .metrics(&[LOAD_PEAK, HELD, DROPPED, PROCESS_PEAK, PROCESS_HELD, PROCESS_DROPPED, PROCESS_TRIMMED, LANDED])
         // Every bit of every parameter.

@@ -6,17 +6,8 @@ import os
 import tempfile
 
 import lab
+import models
 import torch
-
-
-def mlp(name, device):
-    """The experiment's MLP by name, `mlp-DEPTHxWIDTH`: as many parameters in as many tensors."""
-    kind, size = name.split("-")
-    if kind != "mlp":
-        raise ValueError(f"the reference has no model '{name}'")
-    depth, width = map(int, size.split("x"))
-    layers = [torch.nn.Linear(width, width) for _ in range(depth)]
-    return torch.nn.Sequential(*layers, torch.nn.Linear(width, 10)).to(device)
 
 
 # torch.save asks its registered packages for the tag of a storage's device, in the order of their numbers, until one answers. This one
@@ -29,7 +20,7 @@ def write(name, saved, bench, path):
     """Writes the model that the seed gives, tagged with the device that it is said to come from."""
     torch.manual_seed(bench.seed)
     on_gpu = saved == "device" and bench.device.type == "cuda"
-    model = mlp(name, bench.device if on_gpu else "cpu")
+    model = models.named(name).to(bench.device if on_gpu else "cpu")
     global TAG
     TAG = "cuda:0" if saved == "device" and not on_gpu else None
     torch.save(model.state_dict(), path)
@@ -60,7 +51,7 @@ class Load:
         trim_heap()
         self.before, self.resident_before = lab.proportional(), lab.resident()
         torch.manual_seed(bench.seed)
-        self.model = mlp(cell["model"], bench.device)
+        self.model = models.named(cell["model"]).to(bench.device)
         if self.reader != "as-saved":
             with torch.no_grad():
                 for parameter in self.model.parameters():
@@ -112,8 +103,8 @@ class Fits(Load):
         if self.state:
             # With Adam, whose state is new: without it the next run begins as this one did.
             optimizer = torch.optim.Adam(self.model.parameters(), 0.0, foreach=False)
-            inputs = torch.randn(8, self.model[0].in_features, device=self.device)
-            torch.nn.functional.cross_entropy(self.model(inputs), torch.randint(10, (8,), device=self.device)).backward()
+            inputs, targets = (tensor.to(self.device) for tensor in self.model.batch(8))
+            models.loss(self.model(inputs), targets).backward()
             optimizer.step()
             optimizer.zero_grad()
         del loaded

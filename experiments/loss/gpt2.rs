@@ -12,7 +12,7 @@ pub fn grid() -> Grid<Whole> {
         .compare::<How>()
         .full(Whole::cross("gpt2", [1, 4, 8], [Plain, Chunked, Fused], By::Pytorch))
         .smoke(Whole::cross("gpt-2x32", 8, [Plain, Chunked, Fused], By::Pytorch))
-        .on(DEVICES)
+        .on(EVERYWHERE)
         // Gradients of bf16 products, as `amp` has them.
         .check(|_| equal(5e-2))
         .claim(

@@ -29,7 +29,7 @@ pub fn grid() -> Grid<Head> {
         .full(Head::cross(2304, 256_000, 8192, Bf16, How::ALL, By::Pytorch))
         .full(Head::cross(2048, 32_000, 8192, Bf16, How::ALL, By::Pytorch))
         .smoke(Head::cross(16, 1000, 600, Fp32, exact, By::Pytorch))
-        .on(DEVICES)
+        .on(EVERYWHERE)
         .metrics(&[PER_LOGIT])
         // The same sums in another order; bf16 keeps eight bits of each gradient, and adds up the chunks' in it.
         .check(|c| equal(if c.dtype == Fp32 { 1e-5 } else { 2e-2 }))
@@ -52,7 +52,7 @@ pub fn grid() -> Grid<Head> {
                 "Wijmans et al., arXiv 2411.09009, table 1",
                 "Gemma 2 (2B), 8,192 tokens, loss and gradient on an A100 with 80 GB: plain 28,000 MB, their kernel 1,164 MB",
             )
-            .on(&[Platform::Gpu, Platform::Dry])
+            .on(CUDA)
             .rule(published(Plain).reproduces(28_000.0 * MIB))
             .rule(published(Fused).reproduces(1_164.0 * MIB))
             .setup(

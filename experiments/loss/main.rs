@@ -12,9 +12,6 @@ use harness::lab::*;
 const LEAST_WAS_SET: &str = "23 November 2026: a fused head's chunk has 256 tokens at least. Chunks by Liger-Kernel's rule alone were seen to be \
                              too slow on a CPU; bytes of the simulated GPU had been seen, too.";
 
-/// A CPU's kernels, and those that allocate as a GPU's do.
-const DEVICES: &[Platform] = &[Platform::Cpu, Platform::Gpu, Platform::Dry];
-
 number! { Tokens "tokens of a step" }
 levels! {
     How "how the loss is computed":

@@ -1,25 +1,27 @@
 //! Many small networks at once, and the optimizer over them.
 
 use super::*;
-use torch::Scalable;
+use tch::nn::{self, OptimizerConfig, VarStore};
 
-/// Networks of three layers with ReLU between them, each tensor with the member as its first dimension; and the optimizer over them.
+/// Networks of three layers with ReLU between them, each tensor with the member as its first dimension.
 pub struct Networks {
     /// Weight `[members, inputs, outputs]` and bias `[members, 1, outputs]` of each layer.
     parameters: [Tensor; 6],
-    /// First and second moment of each.
-    moments: Vec<(Tensor, Tensor)>,
-    algorithm: Algorithm,
-    pub rate: f64,
-    steps: i32,
+    /// Each number's step depends on its own past alone, so that members share the optimizer and nothing else.
+    pub optimizer: nn::Optimizer,
 }
 
 impl Networks {
-    pub fn new(start: &[Tensor; 6], members: &Range<i64>, algorithm: Algorithm) -> Networks {
+    pub fn new(start: &[Tensor; 6], members: &Range<i64>, algorithm: Algorithm) -> Result<Networks> {
+        let store = VarStore::new(start[0].device());
         let own = |t: &Tensor| t.narrow(0, members.start, members.end - members.start).copy();
-        let parameters = start.each_ref().map(|t| own(t).set_requires_grad(true));
-        let moments = start.iter().map(|t| (own(t).zeros_like(), own(t).zeros_like())).collect();
-        Networks { parameters, moments, algorithm, rate: 0.0, steps: 0 }
+        let parameters = start.each_ref().map(|t| store.root().add("parameter", own(t), true));
+        // The rate is the schedule's, and set for each step.
+        let optimizer = match algorithm {
+            Algorithm::Momentum => nn::Sgd { momentum: 0.9, ..nn::Sgd::default() }.build(&store, 0.0)?,
+            Algorithm::Adam => nn::Adam::default().build(&store, 0.0)?,
+        };
+        Ok(Networks { parameters, optimizer })
     }
 
     /// Mean loss of each member `[members]`, for samples `[members, samples, features]` and targets `[members, samples]`.
@@ -31,42 +33,7 @@ impl Networks {
         logits.cross_entropy_loss::<Tensor>(targets, None, Reduction::None, -100, 0.0).mean_dim(1, false, None::<Kind>)
     }
 
-    pub fn zero_grad(&mut self) {
-        self.parameters.iter_mut().for_each(Tensor::zero_grad);
-    }
-
     pub fn gradients(&self) -> Vec<Tensor> {
         self.parameters.iter().map(Tensor::grad).collect()
-    }
-}
-
-impl Scalable for Networks {
-    fn parameters(&self) -> Vec<Tensor> {
-        self.parameters.iter().map(Tensor::shallow_clone).collect()
-    }
-
-    /// PyTorch's SGD with momentum 0.9 and its Adam, over all members at once.
-    fn step(&mut self) -> Result<()> {
-        self.steps += 1;
-        let (steps, rate) = (self.steps, self.rate);
-        no_grad(|| -> Result<()> {
-            for (parameter, (first, second)) in self.parameters.iter_mut().zip(&mut self.moments) {
-                let gradient = parameter.grad();
-                let change = match self.algorithm {
-                    Algorithm::Momentum => {
-                        *first = &*first * 0.9 + gradient;
-                        &*first * rate
-                    }
-                    Algorithm::Adam => {
-                        *first = &*first * 0.9 + &gradient * 0.1;
-                        *second = &*second * 0.999 + gradient.square() * 0.001;
-                        let (mean, square) = (&*first / (1.0 - 0.9f64.powi(steps)), &*second / (1.0 - 0.999f64.powi(steps)));
-                        mean * rate / (square.sqrt() + 1e-8)
-                    }
-                };
-                let _ = parameter.f_sub_(&change)?;
-            }
-            Ok(())
-        })
     }
 }

@@ -62,7 +62,7 @@ impl WarmupTask {
     /// Trains some members for so many steps; gives the networks and each member's loss over all samples, before and after.
     pub fn train(&self, members: Range<i64>, steps: i64) -> Result<(Networks, [Vec<f64>; 2])> {
         let count = members.end - members.start;
-        let mut networks = Networks::new(&self.start, &members, self.schedule.algorithm);
+        let mut networks = Networks::new(&self.start, &members, self.schedule.algorithm)?;
         let mut scaler = match self.precision {
             Precision::AmpFp16 => GradScaler::default(),
             Precision::Fp32 | Precision::AmpBf16 => GradScaler::disabled(),
@@ -72,12 +72,12 @@ impl WarmupTask {
             let chosen = self.order.narrow(0, members.start, count).select(1, step).reshape([-1]);
             let x = self.inputs.index_select(0, &chosen).reshape([count, self.batch, FEATURES]);
             let targets = self.targets.index_select(0, &chosen).reshape([count, self.batch]);
-            networks.zero_grad();
+            networks.optimizer.zero_grad();
             let losses = autocast(x.device(), self.precision.kind(), || networks.losses(&x, &targets))?;
             // A sum, so that each member gets the gradient of its own mean.
             scaler.scale(&losses.sum(Kind::Float))?.f_backward()?;
-            networks.rate = self.schedule.at(step);
-            scaler.step(&mut networks)?;
+            networks.optimizer.set_lr(self.schedule.at(step));
+            scaler.step(&mut networks.optimizer)?;
             scaler.update()?;
         }
         let after = self.all_losses(&networks, count)?;

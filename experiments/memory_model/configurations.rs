@@ -35,7 +35,7 @@ pub fn grid() -> Grid<Training> {
         .full(large(32).on(&[Platform::Cpu, Platform::Gpu]))
         .smoke(Training::cross("mlp-2x32", 16, Adam, Fp32, 1, Checkpoint::ALL, By::Pytorch))
         .passes(CHECK | COUNT)
-        .on(&[Platform::Cpu, Platform::Gpu, Platform::Dry])
+        .on(EVERYWHERE)
         .metrics(&[PEAK, FORMULA, MISSING, GRADIENTS, FORMULA_SIGNED, FORMULA_WRONG])
         // The same kernels on the same numbers; on a GPU sums come in an order that changes.
         .check(|_| equal(1e-5))

@@ -83,13 +83,20 @@ def loader(data, count, kept, seed, **options):
     )
 
 
-class Loading:
+class Loads:
+    """What times its parts itself, and gives a check the samples in their order."""
+
     timing = lab.ONCE
     times_itself = True
+    given = ()
 
+    def outcome(self):
+        return {"samples": self.given}
+
+
+class Loading(Loads):
     def __init__(self, data, count, seed):
         self.data, self.count, self.seed = data, count, seed
-        self.given = []
 
     def gap(self, kept):
         few = Subset(self.data, range(min(2 * BATCH * self.count, len(self.data))))
@@ -130,9 +137,6 @@ class Loading:
             probe.sample("gap_ratio", "x", kept / new)
             probe.sample("gap_share", "1", new / (new + seconds))
 
-    def outcome(self):
-        return {"samples": self.given}
-
 
 class Training(Loading):
     """An epoch of training, with loading as it comes."""
@@ -158,13 +162,9 @@ class Training(Loading):
             self.optimizer.step()
 
 
-class Prefetching:
-    timing = lab.ONCE
-    times_itself = True
-
+class Prefetching(Loads):
     def __init__(self, prefetch, seed):
         self.prefetch, self.seed = prefetch, seed
-        self.given = []
 
     def epoch(self, jittering, waits):
         data = Waiting(jittering, waits)
@@ -194,15 +194,10 @@ class Prefetching:
         probe.sample("jittering_rate", "1", self.epoch(True, True)[0])
         probe.sample("proportional", "B", self.memory())
 
-    def outcome(self):
-        return {"samples": self.given}
 
-
-class Recipe:
+class Recipe(Loads):
     """Guide 3's loader with all of its settings, or the plain one: three epochs from the start of the loader."""
 
-    timing = lab.ONCE
-    times_itself = True
     epochs = 3
     options = {
         "plain": {},
@@ -211,7 +206,6 @@ class Recipe:
 
     def __init__(self, data, settings, seed):
         self.data, self.options, self.seed = data, self.options[settings], seed
-        self.given = []
 
     def batches(self, data):
         generator = torch.Generator().manual_seed(self.seed)
@@ -232,9 +226,6 @@ class Recipe:
         first = next(held)
         probe.sample("proportional", "B", lab.proportional_of_tree())
         del first, held
-
-    def outcome(self):
-        return {"samples": self.given}
 
 
 def pooled():

@@ -8,10 +8,6 @@ use harness::lab::*;
 const HOST: Metric = Metric::counted("host", "memory of the host", "B");
 const MOVED: Metric = Metric::counted("moved", "copied between host and GPU in a step", "B");
 
-/// A simulated GPU's host memory is real, and what is copied there is as large as on a real GPU.
-const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
-const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
-
 number! { Batch "samples of a step" }
 levels! {
     Offloaded "what waits in the host's memory":
@@ -59,7 +55,7 @@ fn memory() -> Grid<Offloading> {
         .quick_and_full(Offloading::cross("vit-l16", 16, [Nothing, Activations, EverySecondBlock, SecondStream], By::Pytorch))
         .quick_and_full(Offloading::cross("resnet50", 32, [Nothing, Activations, Optimizer], By::Pytorch))
         .passes(COUNT)
-        .on(DEVICES)
+        .on(CUDA)
         .metrics(&[HOST, MOVED])
         .claim(
             Claim::new("offload-activations", "this lab", "save_on_cpu over the forward pass leaves at most half of the peak")

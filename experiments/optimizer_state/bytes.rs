@@ -46,7 +46,7 @@ pub fn grid() -> Grid<Bytes> {
                 "PyTorch tutorial, optimizer step fused into the backward pass",
                 "ViT-L/16 with Adam: parameters 1.2 GB, state 2.4 GB, and in the step 1.2 GB of temporaries, for foreach only",
             )
-            .on(DEVICES)
+            .on(CUDA)
             .rule(value(STATE).of(vit).reproduces(2.4e9))
             .rule(value(STEP_PEAK).of(move |c: &Bytes| vit(c) && c.implementation == Foreach).reproduces(1.2e9))
             // Next to nothing: a tenth of what foreach needs.

@@ -19,11 +19,6 @@ const TEMPORARY_RATIO: Metric =
 /// What a step must read and write at least: each parameter, its gradient and its state once.
 const TRAFFIC: Metric = Metric::counted("traffic", "memory traffic", "B");
 
-/// Kernels that allocate as a GPU's do, and all that computes.
-const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
-const EVERYWHERE: &[Platform] = &[Platform::Cpu, Platform::Gpu, Platform::Dry];
-const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
-
 levels! {
     Method as "optimizer" "optimizer, with PyTorch's defaults":
     Sgd "",
@@ -37,8 +32,7 @@ levels! {
     Loop "one tensor after another, PyTorch's default on a CPU" => "the loop",
     Foreach "one operation after another, over all tensors: PyTorch's default on a GPU" => "the foreach step",
     Fused "one kernel over all tensors" => "the fused step",
-    Copy "no optimizer: copies the bytes that the step must move, which is the memory's own limit" => "only copying as many bytes";
-    limited by Copy
+    Copy "no optimizer: copies the bytes that the step must move, which is the memory's own limit" => "only copying as many bytes",
 }
 
 fn main() -> ExitCode {

@@ -19,7 +19,7 @@ pub fn bytes() -> Grid<Others> {
         .compare::<Today>()
         .quick_and_full(Others::cross(["gpt2", "llama-1b", "vit-l16"], Today::ALL, By::Pytorch))
         .passes(COUNT)
-        .on(DEVICES)
+        .on(CUDA)
         .metrics(&[STATE, STATE_RATIO, STEP_PEAK, TEMPORARY_RATIO])
         .claim(
             Claim::new("lion-state", "Chen et al., arXiv 2302.06675", "Lion keeps half of AdamW's state: one moment")

@@ -9,9 +9,6 @@ const USEFUL: Metric = Metric::counted("useful", "tokens of a step that are no p
 /// What the largest step needs, beside what was there before it, over the tokens of a mean step that are no padding.
 const PER_TOKEN: Metric = Metric::counted("per_token", "transient peak for each useful token of a step", "B");
 
-const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
-const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
-
 levels! {
     Lengths "how long sequences are":
     LogNormal "log-normal, with a median of a ninth of the longest",
@@ -53,7 +50,7 @@ fn memory() -> Grid<Packing> {
         .compare::<Arranged>()
         .quick_and_full(Packing::cross("llama-12x768", Lengths::ALL, Arranged::ALL, By::Pytorch))
         .passes(COUNT)
-        .on(DEVICES)
+        .on(CUDA)
         .metrics(&[PADDING, USEFUL, PER_TOKEN])
         .claim(
             // Set on 23 November 2026, before any figure.

@@ -1,10 +1,9 @@
 //! Does training get faster? An epoch of a training whose batches lie in host memory.
 
-use super::ready::Ready;
 use super::*;
 use models::Model;
 use tch::nn::{OptimizerConfig, Sgd};
-use torch::transfer::{Prefetcher, Ring, SideStream};
+use torch::transfer::record_stream;
 
 levels! {
     Bound "what limits the training":
@@ -91,9 +90,8 @@ pub fn step(cell: Epochs, bench: &Bench) -> Result<Step> {
         });
         targets.push(batch.targets);
     }
-    let ring = Ring::of(batches.iter().map(|batch| vec![batch.shallow_clone()]));
     // One for all epochs: each stream has memory of its own, which a new one would have to take from the driver first.
-    let mut side = if cell.recipe == Recipe::Prefetched { Some(SideStream::new(bench.device)?) } else { None };
+    let side = if cell.recipe == Recipe::Prefetched { Some(Stream::side(bench.device)?) } else { None };
     let (device, flops) = (bench.device, model.least_training_flops(cell.batch.0) * steps as f64);
     let step = Step::new(move |probe| {
         let mut train = |inputs: &Tensor, step: usize| -> Result<()> {
@@ -103,14 +101,8 @@ pub fn step(cell: Epochs, bench: &Bench) -> Result<Step> {
             optimizer.step();
             Ok(())
         };
-        if let Some(side) = &mut side {
-            let source = Ready { ring: ring.clone(), left: steps };
-            let mut batches = Prefetcher::new(source, side);
-            let mut step = 0;
-            while let Some(batch) = batches.next()? {
-                train(&batch[0], step)?;
-                step += 1;
-            }
+        if let Some(side) = side {
+            prefetched((0..steps).map(|step| &batches[step % BUFFERS]), side, train)?;
         } else {
             for step in 0..steps {
                 let host = &batches[step % BUFFERS];
@@ -122,6 +114,31 @@ pub fn step(cell: Epochs, bench: &Bench) -> Result<Step> {
         probe.compare(GRADIENT_ERROR, || Ok(model.gradients()))
     });
     Ok(step.least_flops(flops))
+}
+
+/// Trains on batches from pinned memory in their order. Each is copied on a side stream while the one before it is trained on.
+fn prefetched<'a>(
+    mut hosts: impl Iterator<Item = &'a Tensor>,
+    side: Stream,
+    mut train: impl FnMut(&Tensor, usize) -> Result<()>,
+) -> Result<()> {
+    let mut send = || -> Result<Option<_>> {
+        let Some(host) = hosts.next() else { return Ok(None) };
+        let _copying = side.enter()?;
+        let inputs = host.f_to_device_(side.device(), host.kind(), true, true)?;
+        Ok(Some((inputs, side.event()?)))
+    };
+    let computing = Stream::current(side.device())?;
+    let mut next = send()?;
+    for step in 0.. {
+        let Some((inputs, sent)) = next else { break };
+        computing.wait(&sent)?;
+        // Their memory belongs to the side stream, which must not reuse it before the step is done with it.
+        record_stream(&inputs, computing)?;
+        next = send()?;
+        train(&inputs, step)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -143,5 +160,24 @@ mod tests {
         reserved();
         let second = reserved();
         assert_eq!([reserved(), reserved(), reserved()], [second; 3]);
+    }
+
+    #[test]
+    fn copying_ahead_holds_one_batch_more_and_reuses_its_memory() {
+        let Some(dry) = dry("epochs::tests::copying_ahead_holds_one_batch_more_and_reuses_its_memory") else { return };
+        const BYTES: i64 = 32 << 20;
+        let hosts = [(); 2].map(|()| pinned(&[BYTES], Kind::Uint8).unwrap());
+        dry.reset_peaks().unwrap();
+        let mut seen = 0;
+        let train = |inputs: &Tensor, step: usize| {
+            assert_eq!((inputs.device(), inputs.size(), step), (dry.device(), vec![BYTES], seen));
+            seen += 1;
+            Ok(())
+        };
+        prefetched(hosts.iter().cycle().take(20), Stream::side(dry.device()).unwrap(), train).unwrap();
+        assert_eq!((seen, dry.memory().unwrap().requested_peak), (20, 2 * BYTES));
+        // Events are asked for where memory is.
+        drop(Tensor::empty([1 << 20], (Kind::Uint8, dry.device())));
+        assert_eq!(dry.memory().unwrap().requested, 0);
     }
 }

@@ -31,11 +31,11 @@ pub fn grid() -> Grid<Held> {
         .quick(Held::cross(IMAGES, [1, 4], Memory::ALL))
         .smoke(Held::cross(IMAGES, [1, 4], Memory::ALL))
         .passes(COUNT)
-        .on(&[Platform::Gpu, Platform::Dry])
+        .on(CUDA)
         .metrics(&[DEVICE_BYTES, LOCKED, LOCKED_FOR_EACH, LOCKED_SHARE])
         .claim(
             Claim::new("pin-no-copy", "1", "with pinned memory there is no copy from CPU to GPU, the GPU reads it directly")
-                .on(&[Platform::Gpu, Platform::Dry])
+                .on(CUDA)
                 .rule(value(DEVICE_BYTES).of(pinned).confirm(at_most(0.5)).refute(at_least(0.98))),
         )
         // Whether a machine freezes is not provoked, which would endanger it, and so not judged: the locked share of its memory is shown.

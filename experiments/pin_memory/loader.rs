@@ -21,13 +21,13 @@ pub fn grid() -> Grid<Loaded> {
         .compare::<Pinning>()
         .quick_and_full(Loaded::cross(By::Pytorch, [16, 64, 256], [0, 4], Pinning::ALL))
         .passes(CHECK | COUNT | ROUNDS)
-        .on(&[Platform::Gpu, Platform::Dry])
+        .on(CUDA)
         .metrics(&[LOCKED_LOADER, LOCKED_BATCHES, TIME, VALUES_ERROR])
         .check(|_| equal(1e-6))
         .claim(
             // Set on 25 November 2026, before any figure of a loader: a whole batch is locked beside those that the loader has anyway, or none.
             Claim::new("pin-host-memory", "5", "pinning takes more host memory, and locks it")
-                .on(&[Platform::Gpu, Platform::Dry, Platform::Python])
+                .on(BY_PYTHON)
                 .rule(value(LOCKED_BATCHES).of(pinned).confirm(at_least(1.0)).refute(at_most(0.1))),
         )
         .plot(

@@ -9,7 +9,6 @@ mod epochs;
 mod held;
 mod loader;
 mod reads;
-mod ready;
 mod sending;
 mod without_gpu;
 

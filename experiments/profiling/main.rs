@@ -88,11 +88,7 @@ fn grid() -> Grid<Looked> {
         .quick(small(&[Nothing, ProfilerShapes, ProfilerMemory, Recipe]))
         .quick(large("mlp-8x256", 512, &[Nothing, ProfilerMemory]))
         .quick(large("mlp-8x4096", 4096, &[Nothing, Statistics]).on(&[Platform::Gpu]))
-        .quick_and_full(
-            Looked::cross(Bound::Launch, "mlp-8x64", 64, By::Pytorch, [Nothing, Memlab])
-                .passes(COUNT)
-                .on(&[Platform::Gpu, Platform::Dry]),
-        )
+        .quick_and_full(Looked::cross(Bound::Launch, "mlp-8x64", 64, By::Pytorch, [Nothing, Memlab]).passes(COUNT).on(CUDA))
         .full(small(&ALL))
         .full(large("mlp-8x4096", 4096, &ALL))
         .smoke(Looked::cross(Bound::Launch, "mlp-2x32", 16, By::Pytorch, [Nothing, ProfilerMemory]))

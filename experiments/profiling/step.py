@@ -10,6 +10,7 @@ import time
 from collections import Counter
 
 import lab
+import presets
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -38,15 +39,6 @@ class Allocations(TorchDispatchMode):
         return result
 
 
-def mlp(name, device):
-    kind, size = name.split("-")
-    if kind != "mlp":
-        raise ValueError(f"the reference has no model '{name}'")
-    depth, width = map(int, size.split("x"))
-    hidden = [layer for _ in range(depth) for layer in (torch.nn.Linear(width, width), torch.nn.GELU())]
-    return torch.nn.Sequential(*hidden, torch.nn.Linear(width, 10)).to(device), width
-
-
 class Looked:
     # Warm-up is so many recordings, and each is a sample of its own.
     timing = lab.Timing(warm_up_steps=WARM_UP, warm_up_seconds=0.0, samples=16, least_sample=0.0)
@@ -59,11 +51,8 @@ class Looked:
             raise lab.Unavailable("PyTorch keeps statistics and a history of a CUDA device's memory only")
         # Its profiler resets the peaks at each line, so that the meter's own figures would be those of the last.
         self.tells_all = self.tool == "memlab"
-        self.model, width = mlp(cell["model"], bench.device)
+        self.model, (self.inputs, self.targets) = presets.prepared(cell, bench.device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
-        batch = cell.number("batch")
-        self.inputs = torch.randn(batch, width, device=bench.device)
-        self.targets = torch.randint(0, 10, (batch,), device=bench.device)
         self.recordings = self.host = 0
 
     def step(self):
@@ -135,10 +124,9 @@ class Looked:
 
     def by_line(self, probe):
         """What pytorch_memlab tells of a step, against a step without it."""
-        try:
-            from pytorch_memlab import LineProfiler
-        except ImportError as error:
-            raise lab.Unavailable(f"this needs pytorch_memlab; `just peers` installs it ({error})")
+        lab.need("pytorch_memlab")
+        from pytorch_memlab import LineProfiler
+
         statistic = lambda name: torch.cuda.memory_stats()[name]
         self.step()
         torch.cuda.reset_peak_memory_stats()

@@ -19,7 +19,7 @@ pub fn grid() -> Grid<Layer> {
         .quick_and_full(Layer::cross("gpt2-medium", 4, [128, 512, 1024], Attention::ALL, By::Pytorch))
         .smoke(Layer::cross("small-gpt", 2, 32, Attention::ALL, By::Pytorch))
         .passes(CHECK | COUNT)
-        .on(DEVICES)
+        .on(CUDA)
         .metrics(&[ACTIVATIONS, FORMULA])
         .check(|_| equal(1e-2)) // the same layers in fp16, without dropout
         .published(
@@ -28,7 +28,7 @@ pub fn grid() -> Grid<Layer> {
                 "Korthikanti et al., arXiv 2205.05198",
                 "a transformer layer saves s·b·h·(34 + 5·a·s/h) bytes in fp16, with explicit attention and byte masks of dropout",
             )
-            .on(DEVICES)
+            .on(CUDA)
             .rule(agreement(ACTIVATIONS, FORMULA, 0.9..=1.1, 1.0).of(|c: &Layer| c.attention == Attention::Explicit))
             .setup(
                 "Counted over the 24 layers of GPT-2 medium (h = 1024, a = 16, b = 4) at three lengths s. The formula leaves the norms' \

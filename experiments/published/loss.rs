@@ -18,7 +18,7 @@ pub fn grid() -> Grid<Logits> {
         .quick_and_full(Logits::cross(256_000, 2304, 2048, Dtype::Bf16, Softcap::ALL, By::Pytorch))
         .smoke(Logits::cross(512, 32, 64, Dtype::Bf16, Softcap::ALL, By::Pytorch))
         .passes(CHECK | COUNT)
-        .on(DEVICES)
+        .on(CUDA)
         .metrics(&[LOSS, GRADIENT, BOTH])
         .check(|_| equal(2e-2)) // logits so small that the cap leaves them as they are, but for rounding to bf16
         .published(
@@ -28,7 +28,7 @@ pub fn grid() -> Grid<Logits> {
                 "Gemma 2 (2B), 8192 tokens in bf16, whose logits take 4000 MB: 24000 MB for the loss, 16000 MB for its gradient, 28000 MB \
                  for both",
             )
-            .on(DEVICES)
+            .on(CUDA)
             .rule(value(LOSS).of(gemma).reproduces(24000.0 / 4000.0))
             .rule(value(GRADIENT).of(gemma).reproduces(16000.0 / 4000.0))
             .rule(value(BOTH).of(gemma).reproduces(28000.0 / 4000.0))

@@ -17,9 +17,6 @@ number! { Vocabulary "tokens that there are" }
 number! { Width "features of a token" }
 number! { Tokens "tokens of a step" }
 
-/// Kernels that the published figures are of; their allocations are known without them.
-const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
-
 fn main() -> ExitCode {
     harness::run(protocol())
 }

@@ -16,8 +16,6 @@ const CONSTANTS: Metric = Metric::counted("constants", "bits of quantisation con
 const KEPT: Metric = Metric::counted("kept", "weights, gradients and optimizer state", "B");
 const LEFT: Metric = Metric::counted("state_left", "state / Adam's", "1");
 
-const RECIPES: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
-
 number! { Bits "bits of each number of AdamW's state" }
 levels! {
     Stepping "when Adam steps":
@@ -48,13 +46,16 @@ cell! { FewBits { model: ModelName, batch: Batch, bits: Bits, by: By } }
 cell! { TiledLoss { vocabulary: Vocabulary, width: Width, tokens: Tokens, loss: Loss, by: By } }
 cell! { LowRank { model: ModelName, moments: Moments, by: By } }
 
+/// Cells of a recipe, on whatever allocates as a GPU does.
+fn recipe<C: Cell>(name: &'static str, cells: Vec<C>) -> Grid<C> {
+    Grid::new(name, in_python).quick_and_full(cells).on(CUDA).no_plots()
+}
+
 pub fn in_backward() -> Grid<Backward> {
     let peak = |stepping: Stepping, figure: f64| value(PEAK).of(move |c: &Backward| c.stepping == stepping).reproduces(figure);
-    Grid::new("a step inside the backward pass", in_python)
+    recipe("a step inside the backward pass", Backward::cross("vit-l16", Stepping::ALL, By::Pytorch))
         .compare::<Stepping>()
-        .quick_and_full(Backward::cross("vit-l16", Stepping::ALL, By::Pytorch))
         .passes(CHECK | COUNT)
-        .on(DEVICES)
         .check(|_| equal(1e-3)) // the same parameters after a step
         .published(
             Published::new(
@@ -62,21 +63,18 @@ pub fn in_backward() -> Grid<Backward> {
                 "PyTorch tutorial 'How to save memory by fusing the optimizer step into the backward pass'",
                 "ViT-L/16, Adam, batch 1: the peak falls from about 6 GB to about 4 GB",
             )
-            .on(RECIPES)
+            .on(BY_PYTHON)
             .rule(peak(Stepping::InTheEnd, 6e9))
             .rule(peak(Stepping::InBackward, 4e9))
             .setup("The same model of torchvision's with random parameters, and the same hooks."),
         )
-        .no_plots()
 }
 
 pub fn few_bits() -> Grid<FewBits> {
     let peak = |bits: i64, figure: f64| value(PEAK).of(move |c: &FewBits| c.bits == Bits(bits)).reproduces(figure);
-    Grid::new("state in few bits", in_python)
+    recipe("state in few bits", FewBits::cross("vit-h14", 8, [32, 8, 4], By::Pytorch))
         .compare::<Bits>()
-        .quick_and_full(FewBits::cross("vit-h14", 8, [32, 8, 4], By::Pytorch))
         .passes(COUNT)
-        .on(DEVICES)
         .published(
             Published::new(
                 "low-bit-state",
@@ -84,7 +82,7 @@ pub fn few_bits() -> Grid<FewBits> {
                 "ViT-H fine-tuned in bf16 (autocast), batch 8: at most 12.94 GB with PyTorch's AdamW, 8.31 GB with state of 8 bits, 7.72 GB \
                  with 4 bits",
             )
-            .on(RECIPES)
+            .on(BY_PYTHON)
             .rule(peak(32, 12.94e9))
             .rule(peak(8, 8.31e9))
             .rule(peak(4, 7.72e9))
@@ -93,15 +91,12 @@ pub fn few_bits() -> Grid<FewBits> {
                  small tensors); its step, which torchao compiles into one kernel, takes no memory here.",
             ),
         )
-        .no_plots()
 }
 
 pub fn tiled_loss() -> Grid<TiledLoss> {
-    Grid::new("a loss in tiles", in_python)
+    recipe("a loss in tiles", TiledLoss::cross(128_256, 1024, 4096, Loss::ALL, By::Pytorch))
         .compare::<Loss>()
-        .quick_and_full(TiledLoss::cross(128_256, 1024, 4096, Loss::ALL, By::Pytorch))
         .passes(CHECK | COUNT)
-        .on(DEVICES)
         .metrics(&[ABOVE, SAVED])
         .check(|_| equal(2e-2)) // the same gradients, of which bf16 keeps eight bits
         .published(
@@ -110,44 +105,38 @@ pub fn tiled_loss() -> Grid<TiledLoss> {
                 "Bekman et al., arXiv 2506.13996 (ALST)",
                 "Llama 3.1 8B, 16000 tokens, whose logits take 7.65 GiB in fp32: tiles of 1 GiB save more than 14 GiB of the loss",
             )
-            .on(RECIPES)
+            .on(BY_PYTHON)
             // 'More than': a bound, and no figure to come near to.
             .rule(value(SAVED).of(|c: &TiledLoss| c.loss == Loss::Tiled).holds(at_least(14.0 / 7.65)))
             .changed("25 November 2026: the source says 'more than', so more is judged as reproduced; the figures had been seen.")
             .before(value(SAVED).of(|c: &TiledLoss| c.loss == Loss::Tiled).reproduces(14.0 / 7.65))
             .setup("A quarter of the tokens, the tiles and the width, so that it fits 24 GiB, and therefore in copies of the logits; only the loss."),
         )
-        .no_plots()
 }
 
 pub fn low_rank() -> Grid<LowRank> {
-    Grid::new("state of low rank", in_python)
+    recipe("state of low rank", LowRank::cross("llama-7b", Moments::ALL, By::Pytorch))
         .compare::<Moments>()
-        .quick_and_full(LowRank::cross("llama-7b", Moments::ALL, By::Pytorch))
         .passes(COUNT)
-        .on(DEVICES)
         .metrics(&[STATE, LEFT])
         .published(
             Published::new("galore-state", "Zhao et al., arXiv 2403.03507 (GaLore)", "up to 65.5 % less memory for optimizer states")
-                .on(RECIPES)
+                .on(BY_PYTHON)
                 .rule(value(LEFT).of(|c: &LowRank| c.moments == Moments::OfProjections).reproduces(1.0 - 0.655))
                 .setup(
                     "LLaMA 7B with rank 1024, as it was trained, state in bf16, projections included. Embeddings, head and norms are not \
                      projected.",
                 ),
         )
-        .no_plots()
 }
 
 pub fn cut_loss() -> Grid<CutLoss> {
     const MIB: f64 = (1 << 20) as f64;
     let capped = |metric| value(metric).of(|c: &CutLoss| c.softcap == Softcap::Tanh);
     let of_loss = capped(OF_LOSS).reproduces(MIB);
-    Grid::new("a loss without logits", in_python)
+    recipe("a loss without logits", CutLoss::cross(256_000, 2304, 8192, Softcap::ALL, By::Pytorch))
         .compare::<Softcap>()
-        .quick_and_full(CutLoss::cross(256_000, 2304, 8192, Softcap::ALL, By::Pytorch))
         .passes(COUNT)
-        .on(DEVICES)
         .metrics(&[OF_LOSS, OF_GRADIENT, OF_BOTH])
         .published(
             Published::new(
@@ -155,7 +144,7 @@ pub fn cut_loss() -> Grid<CutLoss> {
                 "Wijmans et al., arXiv 2411.09009, table 1: CCE",
                 "Gemma 2 (2B), 8,192 tokens in bf16, on an A100: 1 MB for the loss, 1,163 MB for its gradient, 1,164 MB for both",
             )
-            .on(RECIPES)
+            .on(BY_PYTHON)
             .rule(capped(OF_LOSS).holds(within(0.5 * MIB..=1.5 * MIB)))
             .rule(capped(OF_GRADIENT).reproduces(1163.0 * MIB))
             .rule(capped(OF_BOTH).reproduces(1164.0 * MIB))
@@ -163,7 +152,6 @@ pub fn cut_loss() -> Grid<CutLoss> {
             .before(of_loss)
             .setup("Their own kernel, apple/ml-cross-entropy 25.1.1, of which what it is given is allocated; 1 MB there is 1 MiB."),
         )
-        .no_plots()
 }
 
 pub fn offload() -> Grid<Offload> {
@@ -173,12 +161,10 @@ pub fn offload() -> Grid<Offload> {
     let state = |on_host, bytes| {
         value(MODEL_STATE).of(move |c: &Offload| c.weights == Weights::MixedFp16 && c.on_host == on_host).reproduces(bytes)
     };
-    Grid::new("an optimizer on the host", in_python)
+    recipe("an optimizer on the host", Offload::cross("vit-g14", Weights::Bf16, 32, OnHost::ALL, By::Pytorch))
         .compare::<OnHost>()
-        .quick_and_full(Offload::cross("vit-g14", Weights::Bf16, 32, OnHost::ALL, By::Pytorch))
         .quick_and_full(Offload::cross("gpt2", Weights::MixedFp16, 1, [Nothing, Gradients], By::Pytorch))
         .passes(COUNT)
-        .on(DEVICES)
         .metrics(&[MODEL_STATE])
         .published(
             Published::new(
@@ -187,7 +173,7 @@ pub fn offload() -> Grid<Offload> {
                 "ViT-g/14 (DINOv2, 1.1B), all in bf16, checkpoints, batch 32: 9.82 GB with AdamW on the GPU, 5.24 GB with it on the host, 4.01 GB \
                  with gradients there, too",
             )
-            .on(RECIPES)
+            .on(BY_PYTHON)
             .rule(peak(Nothing, 9.82e9))
             .rule(peak(Optimizer, 5.24e9))
             .rule(peak(Gradients, 4.01e9))
@@ -203,21 +189,18 @@ pub fn offload() -> Grid<Offload> {
                 "Adam in mixed precision: 16 bytes of model state for each parameter, of which 2 stay on the GPU; so a V100 with 32 GB trains \
                  13 billion parameters",
             )
-            .on(RECIPES)
+            .on(BY_PYTHON)
             .rule(state(Nothing, 16.0))
             .rule(state(Gradients, 2.0))
             .setup("GPT-2 124M: bytes for each parameter are the same at any size. 13 billion are 26 GB then; nothing as large is run here."),
         )
-        .no_plots()
 }
 
 pub fn tuning() -> Grid<Tuning> {
     let of = |metric, model, tuned| value(metric).of(move |c: &Tuning| c.model == ModelName(model) && c.tuned == tuned);
-    Grid::new("weights in 4 bits", in_python)
+    recipe("weights in 4 bits", Tuning::cross("llama-65b", Tuned::ALL, By::Pytorch))
         .compare::<Tuned>()
-        .quick_and_full(Tuning::cross("llama-65b", Tuned::ALL, By::Pytorch))
         .passes(COUNT)
-        .on(DEVICES)
         .metrics(&[CONSTANTS, KEPT])
         .published(
             Published::new(
@@ -225,7 +208,7 @@ pub fn tuning() -> Grid<Tuning> {
                 "Dettmers et al., arXiv 2305.14314 (QLoRA), section 3",
                 "quantising the constants takes them from 0.5 to 0.127 bits for each parameter",
             )
-            .on(RECIPES)
+            .on(BY_PYTHON)
             .rule(of(CONSTANTS, "llama-65b", Tuned::FourBits).reproduces(0.5))
             .rule(of(CONSTANTS, "llama-65b", Tuned::DoublyQuantised).reproduces(0.127))
             .setup("Counted over a layer's linear layers: a constant for each 64 weights, and one for each 256 of those; tables are not counted."),
@@ -236,7 +219,7 @@ pub fn tuning() -> Grid<Tuning> {
                 "Dettmers et al., arXiv 2305.14314 (QLoRA)",
                 "LLaMA 65B: more than 780 GB to fine-tune in 16 bits, less than 48 GB with QLoRA",
             )
-            .on(RECIPES)
+            .on(BY_PYTHON)
             .rule(of(KEPT, "llama-65b", Tuned::Whole).holds(at_least(780e9)))
             .rule(of(KEPT, "llama-65b", Tuned::DoublyQuantised).holds(at_most(48e9)))
             .setup(
@@ -244,7 +227,6 @@ pub fn tuning() -> Grid<Tuning> {
                  layer is allocated and taken 80 times.",
             ),
         )
-        .no_plots()
 }
 
 #[cfg(test)]

@@ -16,10 +16,9 @@ FUSED = F.scaled_dot_product_attention
 
 def vision_transformer(name, device, **options):
     """torchvision's, with random parameters that are made on the device."""
-    try:
-        from torchvision import models
-    except ImportError as error:
-        raise lab.Unavailable(f"this needs torchvision; `just peers` installs it ({error})")
+    lab.need("torchvision")
+    from torchvision import models
+
     with device:
         return {"vit-l16": models.vit_l_16, "vit-h14": models.vit_h_14}[name](**options)
 
@@ -219,11 +218,10 @@ class CutLoss:
     tells_all = True
 
     def __init__(self, cell, bench):
-        try:
-            from cut_cross_entropy import linear_cross_entropy
-            from triton.runtime import autotuner, jit
-        except ImportError as error:
-            raise lab.Unavailable(f"this needs cut_cross_entropy; `just peers` installs it ({error})")
+        lab.need("cut_cross_entropy", "triton")
+        from cut_cross_entropy import linear_cross_entropy
+        from triton.runtime import autotuner, jit
+
         if "VRAMLAB_DRY_BACKEND" in os.environ:
             # A simulated GPU launches nothing, compiles nothing, and does not know that every token has a target.
             torch.compiler.set_stance("force_eager")
@@ -255,10 +253,9 @@ class Offload:
     def __init__(self, cell, bench):
         name, mixed, self.device = cell["model"], cell["weights"] == "fp16", bench.device
         if name == "vit-g14":
-            try:
-                import timm
-            except ImportError as error:
-                raise lab.Unavailable(f"this needs timm; `just peers` installs it ({error})")
+            lab.need("timm")
+            import timm
+
             with bench.device:
                 self.model = timm.create_model("vit_giant_patch14_dinov2", num_classes=45, img_size=224)
             self.model.set_grad_checkpointing()

@@ -44,7 +44,7 @@ pub fn grid() -> Grid<Table> {
         .compare::<Setup>()
         .quick_and_full(Table::cross("bert-large", 4, ZeroGrad::ALL, Setup::ALL, By::Pytorch))
         .smoke(Table::cross("gpt-2x64", 4, ZeroGrad::ALL, [Plain, Accumulate, All], By::Pytorch))
-        .on(DEVICES)
+        .on(CUDA)
         .metrics(&[PEAK, RESERVED, SHOWN])
         .check(|c| match c.setup {
             Fp16 | All => equal(5e-2), // the same training, whose forward pass is in fp16
@@ -54,7 +54,7 @@ pub fn grid() -> Grid<Table> {
             before
                 .into_iter()
                 .fold(rules.fold(bert_large, Published::rule), Published::before)
-                .on(DEVICES)
+                .on(CUDA)
                 .changed(
                     "20 November 2026: attention is explicit, as it was in that model. It had been fused first, and came out lower. 22 November: \
                      gradients are filled with zeros between steps, as PyTorch did in January 2022, and the 1343 MiB that the source's GPU \

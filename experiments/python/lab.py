@@ -13,6 +13,7 @@ gc.disable()
 
 import contextlib
 import ctypes
+import importlib.util
 import json
 import math
 import multiprocessing
@@ -136,15 +137,21 @@ class Unavailable(Exception):
     """Something that this cell needs is not installed: the cell is skipped, with what to do about it."""
 
 
+def need(*packages):
+    """Skips the cell where one of them is not installed."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise Unavailable(f"this needs {package}; `just peers` installs it")
+
+
 def transforms():
     """torchvision's transforms without its models and operators, which bring the compiler along and with it a second of start-up. For the references
     that are about speed; one that is about the memory of a program imports all of torchvision, as programs do."""
+    need("torchvision")
     for name in ("torchvision.models", "torchvision.ops"):
         sys.modules.setdefault(name, types.ModuleType(name))
-    try:
-        from torchvision import transforms as found
-    except ImportError as error:
-        raise Unavailable(f"this needs torchvision; `just peers` installs it ({error})")
+    from torchvision import transforms as found
+
     return found
 
 
@@ -365,18 +372,15 @@ def _memory(prepare, spec, bench):
     step = _set_up(prepare, spec["cell"], bench)
     for _ in range(2):
         step.run(Probe())
-    held = device.held_at_peak() if spec["exchange"] else contextlib.nullcontext({})
     probe = Probe(meter=device)
-    with held as blocks:
-        device.reset_peaks()
-        step.run(probe)
-        # What a step replays of others has figures of its own.
-        read = {} if getattr(step, "tells_all", False) else device.read()
-        rows = [(metric, "B", value, 0) for metric, value in read.items()]
+    device.reset_peaks()
+    step.run(probe)
+    # What a step replays of others has figures of its own.
+    read = {} if getattr(step, "tells_all", False) else device.read()
+    rows = [(metric, "B", value, 0) for metric, value in read.items()]
     if probe.rest is not None:
         rows.append(("step_peak", "B", device.read()["requested_peak"] - probe.rest, 0))
     rows += [(metric, unit, value, 0) for metric, (unit, value) in probe.figures.items()] + probe.points
-    rows += [(f"held.{name}", "1", count, 0) for name, count in sorted(blocks.items()) if count]
     return "ok", "", rows
 
 

@@ -13,8 +13,8 @@ import torch
 _LIBRARY = None
 
 
-# A record of the memory trace (src/sim/native/trace.h): kind, address, bytes and operation are read. An allocation is of the kind 1.
-_RECORD = struct.Struct("<B7xQq44xI8x")
+# A record of the memory trace (src/sim/native/trace.h): kind, address and bytes are read. An allocation is of the kind 1.
+_RECORD = struct.Struct("<B7xQq56x")
 _TAKE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _SETTING = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
 
@@ -27,7 +27,6 @@ def open_library(path):
     for name in ["vl_allocations_record", "vl_settings"]:
         getattr(_LIBRARY, name).restype = ctypes.c_void_p
     _LIBRARY.vl_allocations_take.argtypes = [ctypes.c_void_p, _TAKE]
-    _LIBRARY.vl_operation_name.restype = ctypes.c_char_p
     _LIBRARY.vl_settings.argtypes = [ctypes.c_void_p, _SETTING]
 
 
@@ -64,7 +63,7 @@ class Cpu:
         _LIBRARY.vl_cpu_meter_use(1)
 
     def _read(self):
-        out = (ctypes.c_int64 * 3)()
+        out = (ctypes.c_int64 * 2)()
         _LIBRARY.vl_cpu_meter_read(out)
         return out
 
@@ -81,30 +80,11 @@ class Cpu:
         """What the memory pass shows, by metric."""
         return {"requested_peak": self.peak()}
 
-    @contextlib.contextmanager
-    def held_at_peak(self):
-        """What is allocated in the region and alive at its peak: how many blocks of an operation and size, as `aten::mm.4096`. Blocks that
-        were there before and are gone at the peak count negative."""
-        blocks = {}
-        with recorded(-1) as taken:
-            yield blocks
-        live, now, most, names = {}, 0, 0, {}
-        for allocated, address, size, operation in taken():
-            if allocated:
-                names[address] = operation
-            name = f"{operation if allocated else names.pop(address, 'before')}.{size}"
-            live[name] = live.get(name, 0) + (1 if allocated else -1)
-            now += size if allocated else -size
-            if now > most:
-                most = now
-                blocks.clear()
-                blocks.update(live)
-
 
 @contextlib.contextmanager
 def recorded(device):
     """Records what is allocated and freed in the region: on the CPU (-1) or on a CUDA device (its number). What it gives is called for what was
-    recorded since: whether a block was made, its address and bytes, and the operation that made it, as `aten::mm`, or `-`."""
+    recorded since: whether a block was made, its address and bytes."""
     _checked(_LIBRARY.vl_allocations_record(device))
 
     def taken():
@@ -115,7 +95,7 @@ def recorded(device):
             events.extend(_RECORD.iter_unpack(ctypes.string_at(first, count * _RECORD.size)))
 
         _LIBRARY.vl_allocations_take(None, take)
-        return [(kind == 1, address, size, (_LIBRARY.vl_operation_name(number) or b"-").decode()) for kind, address, size, number in events]
+        return [(kind == 1, address, size) for kind, address, size in events]
 
     try:
         yield taken
@@ -154,8 +134,3 @@ class Cuda:
             "inactive_split": found["inactive_split_bytes.all.current"],
             "device_used": total - free,
         }
-
-    @contextlib.contextmanager
-    def held_at_peak(self):
-        """Nothing: blocks are told apart on the CPU alone."""
-        yield {}

@@ -46,7 +46,7 @@ pub fn grid() -> Grid<RecordedStep> {
             .rule(agreement(IDENTICAL, MEASURED_EVENTS, 1.0..=1.0, 1.0))
             .rule(agreement(IDENTICAL, PREDICTED_EVENTS, 1.0..=1.0, 1.0))
             .rule(agreement(PREDICTED_PEAK, MEASURED_PEAK, 1.0..=1.0, 1.0))
-            .on(&[Platform::Dry, Platform::Python]),
+            .on(DRY_BY_PYTHON),
         )
         .no_plots()
 }

@@ -16,17 +16,13 @@ number! { Batch "texts of a step" }
 cell! { FineTuning { weights: Weights, texts: Texts, batch: Batch, by: By } }
 
 pub fn grid() -> Grid<FineTuning> {
-    let mut runs: Vec<FineTuning> = Vec::new();
-    for row in csv::Reader::from_reader(RUNS.as_bytes()).records() {
-        let row = row.expect("fine_tuning.csv is a table");
-        let kept = |i: usize| -> &'static str { row[i].to_string().leak() };
-        let batch = Batch(row[2].parse().expect("a batch is a number"));
-        runs.push(FineTuning { weights: Weights(kept(0)), texts: Texts(kept(1)), batch, by: By::Pytorch });
-    }
     const SOURCE: &str = "fms-acceleration, scripts/benchmarks/refs_orca/a100_80gb_pf.csv";
-    const DEVICES: &[Platform] = &[Platform::Dry, Platform::Python];
     let whole = |c: &FineTuning| c.weights == Weights("fp16");
-    let (whole_runs, low_rank_runs): (Vec<FineTuning>, Vec<FineTuning>) = runs.into_iter().partition(whole);
+    let run = |row: Vec<&'static str>| {
+        let batch = Batch(row[2].parse().expect("a batch is a number"));
+        FineTuning { weights: Weights(row[0]), texts: Texts(row[1]), batch, by: By::Pytorch }
+    };
+    let (whole_runs, low_rank_runs): (Vec<FineTuning>, Vec<FineTuning>) = rows(RUNS).into_iter().map(run).partition(whole);
     Grid::new("fine_tuning", in_python)
         .compare::<Texts>()
         .passes(COUNT)
@@ -39,7 +35,7 @@ pub fn grid() -> Grid<FineTuning> {
             Claim::new("real-gpu-fine-tuning", "this lab", "the simulated GPU predicts what fine-tuning Mistral 7B takes")
                 .rule(agreement(PREDICTED_KEPT, MEASURED_KEPT, 0.999..=1.001, 1.0))
                 .rule(agreement(PREDICTED_HIGHEST, MEASURED_HIGHEST, 0.999..=1.001, 1.0).of(whole))
-                .on(DEVICES),
+                .on(DRY_BY_PYTHON),
         )
         .published(
             Published::new(
@@ -47,7 +43,7 @@ pub fn grid() -> Grid<FineTuning> {
                 SOURCE,
                 "Mistral 7B, all of it trained in fp16, eight texts a step, one A100: at most 72.47 GB with padding and 72.46 GB without",
             )
-            .on(DEVICES)
+            .on(DRY_BY_PYTHON)
             .rule(value(PREDICTED_HIGHEST).of(move |c: &FineTuning| whole(c) && c.texts == Texts("padded")).reproduces(72.47e9))
             .rule(value(PREDICTED_HIGHEST).of(move |c: &FineTuning| whole(c) && c.texts == Texts("padding-free")).reproduces(72.46e9))
             .setup(
@@ -61,7 +57,7 @@ pub fn grid() -> Grid<FineTuning> {
                 SOURCE,
                 "Mistral 7B in 4 bits, its constants quantised, too, with LoRA of rank 16 on attention: 4.306 GB stay after training",
             )
-            .on(DEVICES)
+            .on(DRY_BY_PYTHON)
             .rule(value(PREDICTED_KEPT).of(move |c: &FineTuning| !whole(c)).reproduces(4.306e9))
             .setup("A simulated A100; bitsandbytes's layers are written anew, of tensors as large as its own."),
         )

@@ -13,15 +13,10 @@ name! { ImageLayout "order of channels in memory" }
 cell! { LargestBatch { model: ImageModel, layout: ImageLayout, by: By } }
 
 pub fn grid() -> Grid<LargestBatch> {
-    let mut batches: Vec<LargestBatch> = Vec::new();
-    for row in csv::Reader::from_reader(IMAGE_MODELS.as_bytes()).records() {
-        let row = row.expect("image_models.csv is a table");
-        let kept = |i: usize| -> &'static str { row[i].to_string().leak() };
-        batches.push(LargestBatch { model: ImageModel(kept(0)), layout: ImageLayout(kept(1)), by: By::Pytorch });
-    }
+    let batch = |row: Vec<&'static str>| LargestBatch { model: ImageModel(row[0]), layout: ImageLayout(row[1]), by: By::Pytorch };
     // Each a whole grid: some models were tried in one layout alone.
     let (first, last): (Vec<LargestBatch>, Vec<LargestBatch>) =
-        batches.into_iter().partition(|cell| cell.layout == ImageLayout("nhwc"));
+        rows(IMAGE_MODELS).into_iter().map(batch).partition(|cell| cell.layout == ImageLayout("nhwc"));
     Grid::new("largest_batches", in_python)
         .compare::<ImageModel>()
         .passes(COUNT)
@@ -41,7 +36,7 @@ pub fn grid() -> Grid<LargestBatch> {
                 "25 November 2026: what a process of PyTorch 1.12 held outside the allocator is taken off the card since a first run without it, \
                  in which 15 of 18 batches were equal and 3 one step too large. Three round sizes were tried on nine rows before a source was found.",
             )
-            .on(&[Platform::Dry, Platform::Python]),
+            .on(DRY_BY_PYTHON),
         )
         .no_plots()
 }

@@ -14,6 +14,16 @@ mod peft_methods;
 
 use harness::lab::*;
 
+/// Where the simulated GPU stands for the record's, and what PyTorch in Python gave there.
+const DRY_BY_PYTHON: &[Platform] = &[Platform::Dry, Platform::Python];
+
+/// The rows of a table of records, below its head; levels live as long as the program.
+fn rows(table: &str) -> Vec<Vec<&'static str>> {
+    let kept = |field: &str| -> &'static str { field.to_string().leak() };
+    let records = csv::Reader::from_reader(table.as_bytes()).into_records();
+    records.map(|row| row.expect("records are a table").iter().map(kept).collect()).collect()
+}
+
 fn main() -> ExitCode {
     harness::run(protocol())
 }

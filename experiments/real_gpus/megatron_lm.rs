@@ -14,12 +14,8 @@ name! { Card "the GPU of the record" }
 cell! { MegatronStep { test: MegatronTest, card: Card, by: By } }
 
 pub fn grid() -> Grid<MegatronStep> {
-    let mut steps: Vec<MegatronStep> = Vec::new();
-    for row in csv::Reader::from_reader(TESTS.as_bytes()).records() {
-        let row = row.expect("megatron_lm.csv is a table");
-        let kept = |i: usize| -> &'static str { row[i].to_string().leak() };
-        steps.push(MegatronStep { test: MegatronTest(kept(0)), card: Card(kept(1)), by: By::Pytorch });
-    }
+    let step = |row: Vec<&'static str>| MegatronStep { test: MegatronTest(row[0]), card: Card(row[1]), by: By::Pytorch };
+    let steps: Vec<MegatronStep> = rows(TESTS).into_iter().map(step).collect();
     let mut grid = Grid::new("megatron_lm", in_python)
         .compare::<MegatronTest>()
         .passes(COUNT)
@@ -40,7 +36,7 @@ pub fn grid() -> Grid<MegatronStep> {
         )
         .rule(agreement(PREDICTED_MAXIMUM, MEASURED_MAXIMUM, 0.995..=1.005, 1.0))
         .changed(changed)
-        .on(&[Platform::Dry, Platform::Python]),
+        .on(DRY_BY_PYTHON),
     )
     .claim(
         Claim::new(
@@ -50,7 +46,7 @@ pub fn grid() -> Grid<MegatronStep> {
         )
         .rule(agreement(PREDICTED_ALLOCATED, MEASURED_ALLOCATED, 0.999..=1.001, 1.0))
         .changed(changed)
-        .on(&[Platform::Dry, Platform::Python]),
+        .on(DRY_BY_PYTHON),
     )
     .no_plots()
 }

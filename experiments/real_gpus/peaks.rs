@@ -34,18 +34,18 @@ pub fn grid() -> Grid<Peak> {
                 "22 November 2026: what the processes of 24 rows held from before, and how neighbourhood attention and a part of ORPO are \
                  replayed, was found with the measured rows in view. 25 November: so was the order in which Liger's own four rows are made.",
             )
-            .on(&[Platform::Dry, Platform::Python]),
+            .on(DRY_BY_PYTHON),
         )
         .no_plots();
-    for rows in series() {
-        peaks = match rows[..] {
+    for cells in series() {
+        peaks = match cells[..] {
             [first, .., last] => peaks.quick(vec![first, last]),
-            _ => peaks.quick(rows.clone()),
+            _ => peaks.quick(cells.clone()),
         };
-        if rows[0].benchmark == Benchmark("softmax") {
-            peaks = peaks.smoke(rows[..2].to_vec());
+        if cells[0].benchmark == Benchmark("softmax") {
+            peaks = peaks.smoke(cells[..2].to_vec());
         }
-        peaks = peaks.full(rows);
+        peaks = peaks.full(cells);
     }
     peaks
 }
@@ -53,28 +53,22 @@ pub fn grid() -> Grid<Peak> {
 /// The rows of `peaks.csv` by series: one benchmark, mode, GPU and configuration.
 fn series() -> Vec<Vec<Peak>> {
     let mut found: Vec<Vec<Peak>> = Vec::new();
-    for row in csv::Reader::from_reader(PEAKS.as_bytes()).records() {
-        let row = row.expect("peaks.csv is a table");
-        let kept = |text: String| -> &'static str { text.leak() };
+    for row in rows(PEAKS) {
         let cell = Peak {
-            benchmark: Benchmark(kept(row[0].to_string())),
-            mode: Mode(kept(row[1].to_string())),
-            gpu: Gpu(kept(row[2].replace(' ', "-"))),
+            benchmark: Benchmark(row[0]),
+            mode: Mode(row[1]),
+            gpu: Gpu(row[2].replace(' ', "-").leak()),
             // As records/real_gpus/replay.py spells it.
-            setup: Setup(kept(row[5].replace(['{', '}', '"', ' '], "").replace("torch.", "").replace(',', ";"))),
-            size: Size(kept(format!("{}{}", &row[3], &row[4]))),
+            setup: Setup(row[5].replace(['{', '}', '"', ' '], "").replace("torch.", "").replace(',', ";").leak()),
+            size: Size(format!("{}{}", row[3], row[4]).leak()),
             by: By::Pytorch,
         };
         match found.last_mut() {
-            Some(known) if with_size(known[0], cell.size) == cell => known.push(cell),
+            Some(known) if (Peak { size: cell.size, ..known[0] }) == cell => known.push(cell),
             _ => found.push(vec![cell]),
         }
     }
     found
-}
-
-fn with_size(cell: Peak, size: Size) -> Peak {
-    Peak { size, ..cell }
 }
 
 #[cfg(test)]

@@ -14,13 +14,8 @@ name! { PeftMethod "PEFT's method" }
 cell! { PeftStep { method: PeftMethod, by: By } }
 
 pub fn grid() -> Grid<PeftStep> {
-    let mut steps: Vec<PeftStep> = Vec::new();
-    for row in csv::Reader::from_reader(METHODS.as_bytes()).records() {
-        let method: &'static str = row.expect("peft_methods.csv is a table")[0].to_string().leak();
-        if method != SOURCE_OF_LENGTH {
-            steps.push(PeftStep { method: PeftMethod(method), by: By::Pytorch });
-        }
-    }
+    let compared = rows(METHODS).into_iter().map(|row| row[0]).filter(|method| *method != SOURCE_OF_LENGTH);
+    let steps: Vec<PeftStep> = compared.map(|method| PeftStep { method: PeftMethod(method), by: By::Pytorch }).collect();
     Grid::new("peft_methods", in_python)
         .compare::<PeftMethod>()
         .passes(COUNT)
@@ -40,7 +35,7 @@ pub fn grid() -> Grid<PeftStep> {
                 "25 November 2026: with rows in view the replay got batches of several lengths, not of one, and AdaLoRA's own update, without which \
                  that row was 3 % too low. The thresholds were set before.",
             )
-            .on(&[Platform::Dry, Platform::Python]),
+            .on(DRY_BY_PYTHON),
         )
         .no_plots()
 }

@@ -1,6 +1,5 @@
 """The PyTorch reference for experiments/real_gpus: what others recorded on real GPUs (records/real_gpus), run again on a simulated GPU of the same kind."""
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -49,19 +48,10 @@ class Events:
         if not probe.reading:
             return
         found = replay.events(self.name)
-        identical = found["identical"]
         for metric in ("predicted", "measured", "identical"):
             probe.figure(f"events_{metric}", "1", found[metric])
         for metric in ("predicted_peak", "measured_peak"):
             probe.figure(metric, "B", found[metric])
-        probe.figure("match.identical", "1", identical)
-        probe.figure("match.different", "1", max(found["predicted"], found["measured"]) - identical)
-
-
-def need(*packages):
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            raise lab.Unavailable(f"this needs {package}; `just peers` installs it")
 
 
 class PublishedRow:
@@ -70,7 +60,7 @@ class PublishedRow:
     tells_all = True
 
     def __init__(self, gpu, needed, unit, measured, predict):
-        need(*needed)
+        lab.need(*needed)
         self.unit, self.measured, self.predict = unit, measured, predict
         replay.become(gpu)
         replay.open_simulated_gpu()
@@ -109,7 +99,7 @@ def prepare(cell, bench):
         for row in rows:
             if replay.is_row(row, cell):
                 if row["benchmark"].startswith("liger_"):
-                    need("liger_kernel")
+                    lab.need("liger_kernel")
                 return Peak(rows, row)
     raise ValueError(f"peaks.csv has no row for {cell}")
 

@@ -21,7 +21,7 @@ class Timeline:
 
     def __init__(self, taken):
         self.taken, self.live = taken, {}
-        self.categories, self.sizes, self.makers, self.changes = [], [], [], []
+        self.categories, self.sizes, self.changes = [], [], []
         # Iteration, phase, and changes until its end.
         self.marks = []
 
@@ -34,13 +34,12 @@ class Timeline:
     def ended(self, iteration, phase, leaves=None):
         """A phase is over; what it made and what lives is of the category that it leaves."""
         first = len(self.sizes)
-        for allocated, address, bytes, operation in self.taken():
+        for allocated, address, bytes in self.taken():
             if allocated:
                 self.live[address] = len(self.sizes)
                 self.changes.append((len(self.sizes), bytes))
                 self.categories.append("temporaries")
                 self.sizes.append(bytes)
-                self.makers.append(operation)
             elif address in self.live:
                 # What was there before the recording is none of its business.
                 self.changes.append((self.live.pop(address), -bytes))
@@ -107,7 +106,6 @@ class Phases:
         if counted != metered:
             raise RuntimeError(f"the allocations add up to a peak of {counted} bytes, and the meter says {metered}")
         self.figures(probe, stages)
-        self.made(probe, timeline)
         if self.cell["optimizer"] == "adamw":
             curves(probe, stages)
 
@@ -157,28 +155,6 @@ class Phases:
         probe.figure("forwarded", "x", forwarded / (model + kept))
         probe.figure("backwarded", "x", backwarded / model)
         probe.figure("peaked", "x", peak / everything)
-        for (iteration, phase), moments in stages.items():
-            if iteration > 2:
-                continue
-            for when, moment in [("live", moments[-1]), ("peak", max(moments, key=total))]:
-                name = f"iteration.{iteration}.{phase}.{when}"
-                probe.figure(name, "B", total(moment))
-                for category, bytes in moment.items():
-                    if bytes:
-                        probe.figure(f"{name}.{category}", "B", bytes)
-
-    def made(self, probe, timeline):
-        """What the first forward pass leaves alive, by the operation that made it."""
-        until = next(end for iteration, phase, end in timeline.marks if (iteration, phase) == (1, "forward"))
-        live, saved = set(), {}
-        for block, bytes in timeline.changes[:until]:
-            (live.add if bytes > 0 else live.discard)(block)
-        for block in sorted(live):
-            if timeline.categories[block] == "activations":
-                operation = timeline.makers[block].removeprefix("aten::").replace("-", "no operation")
-                saved[operation] = saved.get(operation, 0) + timeline.sizes[block]
-        for operation, bytes in saved.items():
-            probe.figure(f"saved.{operation}", "B", bytes)
 
     def outcome(self):
         return {"parameter": list(self.trainer.model.parameters())}

@@ -41,7 +41,7 @@ pub fn protocol() -> Protocol {
         .full(Transfer::cross("resnet50", 128, Part::ALL, Rest::ALL, By::Pytorch))
         .full(Transfer::cross("bert-base", 16, Part::ALL, Rest::ALL, By::Pytorch))
         .smoke(Transfer::cross("gpt-2x32", 8, Head, [Trained, Frozen], By::Pytorch))
-        .on(&[Platform::Cpu, Platform::Gpu, Platform::Dry])
+        .on(EVERYWHERE)
         .metrics(&[PEAK, STEP_PEAK, ACTIVATIONS, GRADIENTS, STATE, SHARE])
         // Of the part that is trained in any case; the same kernels on the same numbers.
         .check(|_| equal(1e-5))

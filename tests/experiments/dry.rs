@@ -12,7 +12,6 @@ use serde_json::Value;
 use std::process::{Command, ExitCode};
 use tch::nn::{self, Optimizer, OptimizerConfig, VarStore};
 use tch::{Device, Kind, Reduction, Tensor};
-use torch::dry::replay::{ReplayTrace, replay};
 use torch::dry::{self, Dry};
 use torch::{self, Backend, Cpu, allocations, autocast};
 
@@ -36,8 +35,6 @@ fn main() -> ExitCode {
         ("a_dry_run_counts_what_the_cpu_counts", a_dry_run_counts_what_the_cpu_counts),
         ("known_differences_have_their_formula", known_differences_have_their_formula),
         ("gigabytes_cost_no_memory", gigabytes_cost_no_memory),
-        ("a_trace_is_played_as_tensors_are", a_trace_is_played_as_tensors_are),
-        ("a_million_events_are_played", a_million_events_are_played),
     ];
     roles::main(play, tests)
 }
@@ -100,7 +97,6 @@ fn play(role: &str, argument: &str) -> Result<Value> {
         "counted" => serde_json::to_value(counted(argument)?)?,
         "differences" => differences(argument)?,
         "huge" => huge()?,
-        "million" => million()?,
         _ => bail!("no role '{role}'"),
     })
 }
@@ -294,8 +290,7 @@ fn models() -> Result<Value> {
         ("gpt-2x96", "rmsprop"),
     ] {
         for kind in [Kind::Float, Kind::Half, Kind::BFloat16] {
-            let dropout = if name.starts_with("resnet") { 0.0 } else { 0.1 };
-            let model = Model::with_dropout(name, backend.device(), dropout)?;
+            let model = Model::named(name, backend.device())?;
             let mut optimizer = optimizer(optimizer_name, &model.store)?;
             let batch = model.batch(4);
             for _ in 0..2 {
@@ -690,83 +685,4 @@ fn gigabytes_cost_no_memory() {
     let answer = dry_answer("huge", "", 200 * 1024 * MIB, "");
     assert!(answer[0].as_i64().unwrap() > 80_000_000_000, "{answer}");
     assert!(answer[1].as_i64().unwrap() > 4 * 4 * 1_474_000_000, "parameters, gradients and two moments: {answer}");
-}
-
-// ---- traces --------------------------------------------------------------------------------------------------------------------------------
-
-/// Runs `vramlab replay` on a trace; its output or its complaint.
-fn replayed(trace: &str, flags: &[&str]) -> Result<Value> {
-    let file = tempfile::NamedTempFile::new()?;
-    std::fs::write(file.path(), trace)?;
-    let mut command = Command::new(common::program("vramlab"));
-    command.arg("replay").arg(file.path()).arg("--json").args(flags);
-    command.env_remove("PYTORCH_ALLOC_CONF").env_remove("PYTORCH_CUDA_ALLOC_CONF");
-    outcome(command)
-}
-
-/// The trace of an `allocate` script.
-fn trace_of(script: &str) -> String {
-    let mut ids = 0..;
-    let lines = script.split(' ').map(|word| match word.split_at(1) {
-        ("a", mib) => format!("alloc,{},{}\n", ids.next().unwrap(), mib.parse::<i64>().unwrap() * MIB),
-        (_, id) => format!("free,{id},\n"),
-    });
-    std::iter::once("op,id,bytes\n".to_string()).chain(lines).collect()
-}
-
-fn a_trace_is_played_as_tensors_are() {
-    for (script, settings) in [
-        ("a100 f0 a50", ""),
-        ("a100 f0 a50", "max_split_size_mb:32"),
-        ("a100 a100 f0 f1 a180", "expandable_segments:True"),
-        ("a1200", "roundup_power2_divisions:4"),
-        ("a3 a1 a15 f1 a2 f0", ""),
-    ] {
-        let tensors = dry_answer("allocate", script, 4096 * MIB, settings);
-        let flags = ["--device-memory", "4GiB", "--alloc-conf", settings];
-        let trace = replayed(&trace_of(script), &flags[..if settings.is_empty() { 2 } else { 4 }]).unwrap();
-        for figure in ["allocated", "reserved"] {
-            assert_eq!(tensors[figure].as_i64().unwrap(), trace[figure].as_i64().unwrap() / MIB, "{script} {settings}: {figure}");
-        }
-    }
-    let trace = "op,id,bytes\nalloc,1,1000\nalloc,2,3000000\nfree,1,\nempty_cache,,\n";
-    let expected = serde_json::json!({
-        "allocated": 3_000_320, "peak_allocated": 3_000_320 + 1024, "reserved": 20 * MIB, "peak_reserved": 22 * MIB,
-        "inactive_split": 20 * MIB - 3_000_320, "segments": 1, "retries": 0, "oom": null,
-    });
-    assert_eq!(replayed(trace, &[]).unwrap(), expected);
-    let full = replayed(&trace_of("a600 f0 a700 a400 a1"), &["--device-memory", "1073741824"]).unwrap();
-    assert_eq!((&full["oom"], &full["retries"], &full["peak_allocated"]), (&5.into(), &2.into(), &(700 * MIB).into()));
-    assert_eq!(replayed("op,id,bytes\nalloc,1,2000000000000000000\n", &[]).unwrap()["oom"], 2, "more than there is anywhere");
-    for (trace, flags, part) in [
-        ("op,id,bytes\nalloc,1,5\nfree,2,\n", &[][..], "line 3: id 2 is freed and is not allocated"),
-        ("op,id,bytes\n", &["--device-memory", "none"], "'none' is no card and no size"),
-        ("op,id,bytes\n", &["--device-memory", "0"], "a card without memory"),
-        ("op,id,bytes\n", &["--alloc-conf", "no_such_setting:1"], "no_such_setting"),
-    ] {
-        let error = replayed(trace, flags).unwrap_err().to_string();
-        assert!(error.contains(part), "{error}");
-    }
-}
-
-fn million() -> Result<Value> {
-    let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(3);
-    let (mut trace, mut live) = (String::from("op,id,bytes\n"), Vec::new());
-    for id in 0..500_000 {
-        trace += &format!("alloc,{id},{}\n", 1i64 << random.random_range(6..23));
-        live.push(id);
-        if live.len() > 1000 {
-            trace += &format!("free,{},\n", live.swap_remove(random.random_range(0..live.len())));
-        }
-    }
-    live.drain(..).for_each(|id| trace += &format!("free,{id},\n"));
-    let device = Dry::open()?;
-    let found = replay(&device, &ReplayTrace::read(trace.as_bytes())?)?;
-    ensure!(found.oom.is_none() && found.allocated == 0 && found.reserved > 0);
-    Ok(Value::Null)
-}
-
-/// How long that takes is asked of `benches/lab.rs`.
-fn a_million_events_are_played() {
-    dry_answer("million", "", 24 * 1024 * MIB, "");
 }

@@ -6,7 +6,7 @@ use record::results::Run;
 use std::process::Command;
 use tch::{Device, Kind, Tensor};
 use torch::Backend;
-use torch::transfer::{Stream, copy, host_memory, is_pinned, pinned, record_stream};
+use torch::transfer::{Stream, copy, host_memory, pinned, record_stream};
 
 const MIB: i64 = 1 << 20;
 const CUDA: Device = Device::Cuda(0);
@@ -25,8 +25,8 @@ fn locked_blocks_are_powers_of_two_and_stay_locked_in_the_cache() {
     let with = host_memory().unwrap();
     assert_eq!((with.locked, with.blocks, with.locks), (64 * MIB, 1, 1));
     assert_eq!((batch.size(), batch.kind(), batch.device()), (vec![64, 3, 224, 224], Kind::Float, Device::Cpu));
-    assert!(is_pinned(&batch).unwrap() && is_pinned(&batch.get(63)).unwrap());
-    assert!(!is_pinned(&Tensor::zeros([4], (Kind::Float, Device::Cpu))).unwrap());
+    assert!(batch.is_pinned(CUDA) && batch.get(63).is_pinned(CUDA));
+    assert!(!Tensor::zeros([4], (Kind::Float, Device::Cpu)).is_pinned(CUDA));
     let _ = pinned(&[3], Kind::Int64).unwrap().fill_(7);
     drop(batch);
     assert_eq!(host_memory().unwrap().blocks, 2, "freed blocks wait in the cache");

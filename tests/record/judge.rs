@@ -102,7 +102,7 @@ fn judged(
         records.extend((1..=6).map(|round| pass(&cell, Pass::Time, round, &[("time", time(&cell, round))])));
     }
     let samples = Samples::new(&records);
-    judge(&protocol(), ON_CPU, &samples).into_iter().find(|j| j.claim.id == id).unwrap()
+    judge(&protocol(), ON_CPU, &samples).into_iter().find(|j| j.of.id == id).unwrap()
 }
 
 /// A run that was stopped has a part of its cells, and what that part says is no verdict.
@@ -119,8 +119,8 @@ fn a_verdict_takes_all_planned_cells() {
         }
         records.retain(|record| !leave_out(record));
         records.extend_from_slice(instead);
-        let judged = judge(&protocol(), taken, &Samples::new(&records)).into_iter().find(|j| j.claim.id == id).unwrap();
-        (judged.verdict, judged.so_far(), judged.measured())
+        let judged = judge(&protocol(), taken, &Samples::new(&records)).into_iter().find(|j| j.of.id == id).unwrap();
+        (judged.verdict, judged.so_far, judged.measured())
     };
     assert_eq!(of("less", &|_| false, &[]), (Verdict::Confirmed, Verdict::Confirmed, (6, 6)));
     let one = PlainCell::parse("model=gpt depth=8 k=4").unwrap();
@@ -453,11 +453,11 @@ fn a_published_figure_is_reproduced_within_a_tenth_and_a_table_in_parts() {
     assert_eq!(verdict(46.0, 1.5), Verdict::Depends, "one part of two");
     assert_eq!(verdict(44.0, 0.9), Verdict::Refuted, "too small is as wrong as too large");
     let (table, nowhere) = found(50.0, 9.9, Platform::Dry);
-    assert_eq!((table.verdict, table.comparable), (Verdict::Depends, false), "nobody compares a simulated GPU here");
+    assert_eq!((table.verdict, table.carries), (Verdict::Depends, false), "nobody compares a simulated GPU here");
     let (table, _) = found(50.0, 9.9, Platform::Cpu);
-    let found = (table.verdict, table.comparable, table.parts());
+    let found = (table.verdict, table.carries, table.parts());
     assert_eq!(found, (Verdict::Depends, true, (1, 2)), "a CPU's time is put against nobody's, so a part is reproduced");
-    assert_eq!((nowhere.verdict, nowhere.comparable), (Verdict::NotMeasured, false));
+    assert_eq!((nowhere.verdict, nowhere.carries), (Verdict::NotMeasured, false));
 }
 
 fn alike() -> PlainProtocol {
@@ -549,7 +549,7 @@ fn references_are_judged_apart() {
         records.extend((1..=5).map(|round| pass(&cell, Pass::Time, round, &[("time", time * (1.0 + f64::from(round) * 1e-3))])));
     }
     let judged = judge(&references(), ON_CPU, &Samples::new(&records));
-    let found: Vec<_> = judged.iter().map(|j| (j.claim.id.as_str(), j.platform, j.verdict, j.carries)).collect();
+    let found: Vec<_> = judged.iter().map(|j| (j.of.id.as_str(), j.platform, j.verdict, j.carries)).collect();
     assert_eq!(
         found,
         [

@@ -32,18 +32,12 @@ pub fn accumulation() -> PlainProtocol {
                 name: "recipe".into(),
                 meaning: "how the losses of micro-batches are put together".into(),
                 levels: vec![
-                    PlainLevel { name: "add".into(), meaning: "each loss as it is".into(), label: String::new(), is_limit: false },
-                    PlainLevel {
-                        name: "divide".into(),
-                        meaning: "each loss divided by k".into(),
-                        label: String::new(),
-                        is_limit: false,
-                    },
+                    PlainLevel { name: "add".into(), meaning: "each loss as it is".into(), label: String::new() },
+                    PlainLevel { name: "divide".into(), meaning: "each loss divided by k".into(), label: String::new() },
                     PlainLevel {
                         name: "weighted".into(),
                         meaning: "each loss weighted by its targets".into(),
                         label: String::new(),
-                        is_limit: false,
                     },
                 ],
             },
@@ -164,7 +158,7 @@ pub fn checkpointing() -> PlainProtocol {
         Factor {
             name: "policy".into(),
             meaning: "which blocks are recomputed".into(),
-            levels: vec![PlainLevel { name: "sqrt".into(), meaning: "segments of sqrt(n) blocks".into(), label: String::new(), is_limit: false }],
+            levels: vec![PlainLevel { name: "sqrt".into(), meaning: "segments of sqrt(n) blocks".into(), label: String::new() }],
         },
         factor("batch", "samples in a batch"),
     ],

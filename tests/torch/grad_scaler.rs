@@ -5,7 +5,7 @@ use anyhow::Result;
 use serde::Deserialize;
 use tch::nn::{self, OptimizerConfig, VarStore};
 use tch::{Device, Kind, Tensor};
-use torch::{GradScaler, Scalable, ScalerState};
+use torch::{GradScaler, ScalerState};
 
 /// By parameter; none where it gets no gradient.
 type Vectors = Vec<Option<Vec<String>>>;
@@ -148,9 +148,10 @@ fn misuse_is_refused_in_pytorchs_words() {
                 "step" => scaler.step(&mut trained.optimizer).map(drop),
                 "update" => scaler.update(),
                 "half gradient" => {
-                    let halves = Own::new(Tensor::ones([2], (Kind::Half, Device::Cpu)).set_requires_grad(true));
-                    scaler.scale(&halves.parameter.sum(Kind::Half))?.f_backward()?;
-                    scaler.unscale(&halves)
+                    let store = VarStore::new(Device::Cpu);
+                    let halves = store.root().add("halves", Tensor::ones([2], (Kind::Half, Device::Cpu)), true);
+                    scaler.scale(&halves.sum(Kind::Half))?.f_backward()?;
+                    scaler.unscale(&nn::Sgd::default().build(&store, 0.5)?)
                 }
                 other => panic!("no call '{other}'"),
             }
@@ -165,41 +166,14 @@ fn misuse_is_refused_in_pytorchs_words() {
     assert!(GradScaler::new(settings).unwrap_err().to_string().contains("growth factor"));
 }
 
-/// An optimizer of its own that counts its steps.
-struct Own {
-    parameter: Tensor,
-    steps: u32,
-}
-
-impl Own {
-    fn new(parameter: Tensor) -> Own {
-        Own { parameter, steps: 0 }
-    }
-}
-
-impl Scalable for Own {
-    fn parameters(&self) -> Vec<Tensor> {
-        vec![self.parameter.shallow_clone()]
-    }
-
-    fn step(&mut self) -> Result<()> {
-        self.steps += 1;
-        Ok(())
-    }
-}
-
-fn backward(scaler: &mut GradScaler, own: &Own, factor: f64) {
-    let _ = own.parameter.grad().defined().then(|| own.parameter.grad().zero_());
-    scaler.scale(&(&own.parameter * factor).sum(Kind::Float)).unwrap().backward();
-}
-
 #[test]
 fn a_disabled_scaler_changes_nothing() {
-    let mut own = Own::new(Tensor::ones([2], (Kind::Float, Device::Cpu)).set_requires_grad(true));
+    let mut trained = Trained::new(&[Some(vec!["1".into(), "2".into()])], 0.5);
     let mut scaler = GradScaler::disabled();
-    backward(&mut scaler, &own, f64::INFINITY);
-    scaler.unscale(&own).unwrap();
-    assert!(scaler.step(&mut own).unwrap(), "as PyTorch's, it does not look at gradients either");
+    scaler.scale(&(&trained.parameters[0] * f64::INFINITY).sum(Kind::Float)).unwrap().backward();
+    scaler.unscale(&trained.optimizer).unwrap();
+    assert!(scaler.step(&mut trained.optimizer).unwrap(), "as PyTorch's, it does not look at gradients either");
     scaler.update().unwrap();
-    assert_eq!((own.steps, scaler.get_scale().unwrap()), (1, 1.0));
+    same(&trained.parameters[0], &["-inf".into(), "-inf".into()], "the step is taken");
+    assert_eq!(scaler.get_scale().unwrap(), 1.0);
 }

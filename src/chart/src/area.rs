@@ -1,7 +1,7 @@
 //! What lives through the phases of a step, stacked by what it is for, in panels side by side; the peak is marked and named.
 
 use super::{Anchor, BAND, Canvas, EDGE, FAINT, GRID, Head, INK, LinearScale, Marker, NARROW, Point, SMALL, TEXT};
-use super::{look, picture, shortened, text_width, wrapped};
+use super::{flowed, look, picture, shortened, text_width, wrapped};
 use anyhow::Result;
 use base::units::{quantity, tick};
 use serde::Serialize;
@@ -160,17 +160,10 @@ pub fn areas(chart: &Areas) -> Result<(String, Vec<AreaPlot>)> {
 fn legend(chart: &Areas, highest: f64) -> Vec<(usize, i32, i32)> {
     let courses = || chart.rows.iter().flatten().filter_map(|panel| panel.course.as_ref().ok());
     let is_seen = |layer: &usize| courses().any(|course| course.points.iter().any(|point| point[*layer] > VISIBLE * highest));
-    let (mut x, mut row) = (EDGE, 0);
-    let place = |layer: usize| {
-        let width = 20 + text_width(&chart.layers[layer], TEXT);
-        if x > EDGE && x + width > chart.head.width - EDGE {
-            (x, row) = (EDGE, row + 1);
-        }
-        let at = (layer, x, row);
-        x += width + 16;
-        at
-    };
-    (0..chart.layers.len()).filter(is_seen).map(place).collect()
+    let seen: Vec<usize> = (0..chart.layers.len()).filter(is_seen).collect();
+    let widths = seen.iter().map(|layer| 20 + text_width(&chart.layers[*layer], TEXT));
+    let places = flowed(widths, (EDGE, chart.head.width - EDGE), 16);
+    seen.iter().zip(places).map(|(layer, (x, row))| (*layer, x, row)).collect()
 }
 
 /// A row of panels of one scale.

@@ -136,6 +136,19 @@ pub fn wrapped(text: &str, size: i32, width: i32) -> Vec<String> {
     lines
 }
 
+/// Places for what has these widths, side by side between two edges and then in further rows: pixels from the left, and row.
+pub fn flowed(widths: impl Iterator<Item = i32>, (from, to): (i32, i32), gap: i32) -> Vec<(i32, i32)> {
+    let (mut x, mut row) = (from, 0);
+    let place = |width: i32| {
+        if x > from && x + width > to {
+            (x, row) = (from, row + 1);
+        }
+        x += width + gap;
+        (x - width - gap, row)
+    };
+    widths.map(place).collect()
+}
+
 pub struct Canvas<'a> {
     backend: SVGBackend<'a>,
     failure: Option<String>,

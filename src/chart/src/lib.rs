@@ -10,8 +10,8 @@ mod scale;
 pub use area::{AreaPlot, Areas, MemoryCurve, Panel, PhaseBand, areas};
 pub use bars::{Bar, bars};
 pub use canvas::{
-    Anchor, BAND, Canvas, FAINT, GRID, Hatch, INK, Look, Marker, Point, SMALL, TEXT, TITLE, WHITE, look, picture, shortened,
-    text_width, wrapped,
+    Anchor, BAND, Canvas, FAINT, GRID, Hatch, INK, Look, Marker, Point, SMALL, TEXT, TITLE, WHITE, flowed, look, picture,
+    shortened, text_width, wrapped,
 };
 pub use ranges::{Dot, RangeAxis, Ranges, Row, ranges};
 pub use scale::{LinearScale, Scale};

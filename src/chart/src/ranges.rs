@@ -1,7 +1,8 @@
-//! Dots with ranges or intervals on linear axes, in one or more panels: a row for each thing, a mark for each of several series.
+//! Dots with ranges or intervals on a linear axis: a row for each thing, a mark for each of several series.
 
+use super::scale::{multiples, nice_step};
 use super::{Anchor, BAND, Canvas, EDGE, FAINT, GRID, Head, INK, NARROW, SMALL, TEXT, WHITE};
-use super::{look, picture, shortened, text_width, wrapped};
+use super::{flowed, look, picture, shortened, text_width, wrapped};
 use anyhow::Result;
 use plotters::style::RGBColor;
 
@@ -10,8 +11,6 @@ const GAP: i32 = 10;
 const LEGEND_ROW: i32 = 20;
 /// Widest that the names of rows may be beside their dots.
 const NAMES: i32 = 400;
-/// Room between two panels.
-const BETWEEN: i32 = 28;
 
 /// One figure with its range.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,11 +27,10 @@ pub struct Dot {
 #[derive(Debug, Clone)]
 pub struct Row {
     pub name: String,
-    /// The dots of each panel.
-    pub panels: Vec<Vec<Dot>>,
+    pub dots: Vec<Dot>,
 }
 
-/// A linear axis of one panel.
+/// A linear axis.
 #[derive(Debug, Clone)]
 pub struct RangeAxis {
     pub title: String,
@@ -44,12 +42,12 @@ pub struct RangeAxis {
 
 pub struct Ranges<'a> {
     pub head: &'a Head,
-    pub axes: Vec<RangeAxis>,
+    pub axis: RangeAxis,
     pub series: Vec<String>,
     pub rows: Vec<Row>,
 }
 
-/// Draws rows of dots; on a phone panels stand below one another, and names above their dots.
+/// Draws rows of dots; on a phone names stand above their dots.
 ///
 /// # Errors
 /// The drawing library fails.
@@ -58,96 +56,53 @@ pub fn ranges(chart: &Ranges) -> Result<String> {
     let right = head.width - EDGE;
     let names = chart.rows.iter().map(|row| text_width(&row.name, TEXT)).max().unwrap_or(0).min(NAMES);
     let left = if narrow { EDGE } else { EDGE + names + 14 };
-    let count = chart.axes.len().max(1) as i32;
-    let across = if narrow { 1 } else { count };
-    let width = (right - left - BETWEEN * (across - 1)) / across;
-    let legend = legend(chart);
-    let top = head.bottom() + 4 + legend.last().map_or(0, |(_, row)| row + 1) * LEGEND_ROW;
-    // On a page all panels share the rows; on a phone each has its own.
-    let height = |panels: &[usize]| chart.rows.iter().map(|row| row_height(row, panels, narrow)).sum::<i32>();
-    let all: Vec<usize> = (0..chart.axes.len()).collect();
-    let blocks: Vec<Vec<usize>> = if narrow { all.iter().map(|panel| vec![*panel]).collect() } else { vec![all] };
-    let total = top + blocks.iter().map(|block| height(block) + 64).sum::<i32>();
-    picture((head.width, total), &head.spoken(), |canvas| {
+    // Where there is only one series it needs no name.
+    let series = if chart.series.len() > 1 { chart.series.as_slice() } else { &[] };
+    let legend = flowed(series.iter().map(|name| 20 + text_width(name, TEXT)), (EDGE, right), 18);
+    let top = head.bottom() + 26 + legend.last().map_or(0, |(_, row)| row + 1) * LEGEND_ROW;
+    let heights: Vec<i32> = chart.rows.iter().map(|row| row_height(row, narrow)).collect();
+    let bottom = top + heights.iter().sum::<i32>();
+    picture((head.width, bottom + 42), &head.spoken(), |canvas| {
         head.draw(canvas);
-        for (n, (x, row)) in legend.iter().enumerate() {
+        for (n, ((x, row), name)) in legend.iter().zip(series).enumerate() {
             let (y, look) = (head.bottom() + 8 + row * LEGEND_ROW, look(n));
             canvas.mark((x + 6, y), look.mark, look.color);
-            canvas.text((x + 20, y), &chart.series[n], TEXT, INK, Anchor::Start);
+            canvas.text((x + 20, y), name, TEXT, INK, Anchor::Start);
         }
-        let mut y = top;
-        for block in &blocks {
-            let bottom = y + 22 + height(block);
-            let frames: Vec<RangeFrame> = block
-                .iter()
-                .enumerate()
-                .map(|(n, panel)| {
-                    let from = left + n as i32 * (width + BETWEEN);
-                    RangeFrame::new(chart, *panel, (from, from + width))
-                })
-                .collect();
-            let mut row_top = y + 22;
-            for (n, row) in chart.rows.iter().enumerate() {
-                let height = row_height(row, block, narrow);
-                if n % 2 == 0 {
-                    canvas.rectangle((EDGE, row_top), (right, row_top + height), BAND, true);
-                }
-                row_top += height;
+        let frame = RangeFrame::new(chart, (left, right));
+        let mut row_top = top;
+        for height in heights.chunks(2) {
+            canvas.rectangle((EDGE, row_top), (right, row_top + height[0]), BAND, true);
+            row_top += height.iter().sum::<i32>();
+        }
+        frame.draw_axis(canvas, &chart.axis, (top, bottom));
+        let mut row_top = top;
+        for (n, (row, height)) in chart.rows.iter().zip(heights).enumerate() {
+            let (ground, name) =
+                (if n % 2 == 0 { BAND } else { WHITE }, shortened(&row.name, TEXT, if narrow { right - EDGE - 8 } else { names }));
+            if height > 0 {
+                let middle = if narrow { row_top + LANE / 2 } else { row_top + height / 2 };
+                canvas.rectangle((EDGE + 2, middle - 8), (EDGE + 4 + text_width(&name, TEXT), middle + 8), ground, true);
+                canvas.text((EDGE + 4, middle), &name, TEXT, INK, Anchor::Start);
             }
-            for frame in &frames {
-                frame.draw_axis(canvas, &chart.axes[frame.panel], (y + 22, bottom));
-            }
-            let mut row_top = y + 22;
-            for (n, row) in chart.rows.iter().enumerate() {
-                let height = row_height(row, block, narrow);
-                let (ground, name) = (
-                    if n % 2 == 0 { BAND } else { WHITE },
-                    shortened(&row.name, TEXT, if narrow { right - EDGE - 8 } else { names }),
-                );
-                if height > 0 {
-                    let middle = if narrow { row_top + LANE / 2 } else { row_top + height / 2 };
-                    canvas.rectangle((EDGE + 2, middle - 8), (EDGE + 4 + text_width(&name, TEXT), middle + 8), ground, true);
-                    canvas.text((EDGE + 4, middle), &name, TEXT, INK, Anchor::Start);
-                }
-                for frame in &frames {
-                    frame.draw_dots(canvas, &row.panels[frame.panel], (row_top, height), narrow, ground);
-                }
-                row_top += height;
-            }
-            y = bottom + 42;
+            frame.draw_dots(canvas, &row.dots, (row_top, height), narrow, ground);
+            row_top += height;
         }
     })
 }
 
 /// A lane for each dot, and on a phone one for the name.
-fn row_height(row: &Row, panels: &[usize], narrow: bool) -> i32 {
-    let lanes = panels.iter().map(|panel| row.panels[*panel].len()).max().unwrap_or(0) as i32;
-    match (narrow, lanes) {
+fn row_height(row: &Row, narrow: bool) -> i32 {
+    match (narrow, row.dots.len() as i32) {
         (true, 0) => 0,
         (true, lanes) => (lanes + 1) * LANE + GAP / 2,
         (false, lanes) => lanes.max(1) * LANE + GAP,
     }
 }
 
-/// Place of each series' name: pixels from the left, and row; none where there is only one.
-fn legend(chart: &Ranges) -> Vec<(i32, i32)> {
-    let (mut x, mut row) = (EDGE, 0);
-    let place = |name: &String| {
-        let width = 20 + text_width(name, TEXT);
-        if x > EDGE && x + width > chart.head.width - EDGE {
-            (x, row) = (EDGE, row + 1);
-        }
-        let at = (x, row);
-        x += width + 18;
-        at
-    };
-    if chart.series.len() > 1 { chart.series.iter().map(place).collect() } else { Vec::new() }
-}
-
 struct RangeFrame {
-    panel: usize,
     from: i32,
-    /// Where the axis ends, and the panel.
+    /// Where the axis ends, and the chart.
     to: i32,
     end: i32,
     low: f64,
@@ -155,18 +110,17 @@ struct RangeFrame {
 }
 
 impl RangeFrame {
-    fn new(chart: &Ranges, panel: usize, (from, to): (i32, i32)) -> RangeFrame {
-        let dots = chart.rows.iter().flat_map(|row| &row.panels[panel]);
-        let values = dots.flat_map(|dot| [dot.low, dot.high]).chain([chart.axes[panel].reference]).filter(|v| v.is_finite());
+    fn new(chart: &Ranges, (from, to): (i32, i32)) -> RangeFrame {
+        let dots = || chart.rows.iter().flat_map(|row| &row.dots);
+        let values = dots().flat_map(|dot| [dot.low, dot.high]).chain([chart.axis.reference]).filter(|v| v.is_finite());
         let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
         let room = ((high - low) * 0.06).max(high.abs().max(1e-9) * 0.02);
-        let mut frame = RangeFrame { panel, from, to, end: to, low: low - room, high: high + room };
+        let mut frame = RangeFrame { from, to, end: to, low: low - room, high: high + room };
         // Figures stand right of their ranges, or left: the axis ends early where neither has room.
         let fits = |frame: &RangeFrame, dot: &Dot| {
             let width = text_width(&dot.text, SMALL) + 10;
             frame.end - frame.at(dot.high) >= width || frame.at(dot.low) - frame.from >= width
         };
-        let dots = || chart.rows.iter().flat_map(|row| &row.panels[panel]);
         while frame.to - frame.from > (to - from) / 2 && !dots().all(|dot| fits(&frame, dot)) {
             frame.to -= 8;
         }
@@ -231,12 +185,7 @@ impl RangeFrame {
 
 /// At most so many round values within a range.
 fn ticks(low: f64, high: f64, most: i32) -> Vec<f64> {
-    let least = (high - low) / f64::from(most.clamp(2, 8));
-    let power = 10f64.powf(least.log10().floor());
-    // Not 2.5, whose multiples are not whole per cents.
-    let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * power).find(|step| *step >= least * 0.999).unwrap_or(power * 10.0);
-    let first = (low / step).ceil() as i64;
-    (first..).map(|n| n as f64 * step).take_while(|value| *value <= high).take(12).collect()
+    multiples(nice_step((high - low) / f64::from(most.clamp(2, 8))), low, high)
 }
 
 #[cfg(test)]

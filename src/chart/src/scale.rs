@@ -59,21 +59,25 @@ impl LinearScale {
     }
 
     pub fn ticks(&self) -> Vec<f64> {
-        let step = nice_step(self.high / 6.0);
-        (0..).map(|i| f64::from(i) * step).take_while(|v| *v <= self.high).collect()
+        multiples(nice_step(self.high / 6.0), 0.0, self.high)
     }
 
     /// Round in binary units, at most six.
     pub fn binary_ticks(&self) -> Vec<f64> {
-        let step = (self.high / 5.0).log2().ceil().exp2().max(1.0);
-        (0..).map(|i| f64::from(i) * step).take_while(|v| *v <= self.high).collect()
+        multiples((self.high / 5.0).log2().ceil().exp2().max(1.0), 0.0, self.high)
     }
 }
 
-/// 1, 2 or 5 times a power of ten, not below `least`.
-fn nice_step(least: f64) -> f64 {
+/// 1, 2 or 5 times a power of ten, not below `least`; not 2.5 times, whose multiples are no whole per cents.
+pub fn nice_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * power).find(|step| *step >= least * 0.999).unwrap_or(power * 10.0)
+}
+
+/// The multiples of a step within a range, twelve at most.
+pub fn multiples(step: f64, low: f64, high: f64) -> Vec<f64> {
+    let first = (low / step).ceil() as i64;
+    (first..).map(|i| i as f64 * step).take_while(|value| *value <= high).take(12).collect()
 }
 
 const MOST_TICKS: usize = 7;
@@ -86,9 +90,8 @@ fn choose(rows: impl Iterator<Item = Vec<f64>>, low: f64, high: f64, even_unit: 
     if fitting.len() >= FEWEST_TICKS {
         return fitting;
     }
-    let step = nice_step((high - low) / even_unit / 5.0) * even_unit;
-    let first = (low / step).ceil() as i64;
-    (first..).map(|i| i as f64 * step).take_while(|v| *v <= high).take(12).filter(|v| *v > 0.0).collect()
+    let even = multiples(nice_step((high - low) / even_unit / 5.0) * even_unit, low, high);
+    even.into_iter().filter(|value| *value > 0.0).collect()
 }
 
 fn binary_ticks(low: f64, high: f64) -> Vec<f64> {

@@ -35,29 +35,21 @@ pub struct CalibrateOptions {
 
 impl CalibrateOptions {
     pub fn run(&self) -> Result<u8> {
-        let timed = if self.from { None } else { Some(self.time()?) };
-        let card = match (&self.gpu, &timed) {
-            (Some(card), _) => *card,
-            (None, Some(title)) => *cards::all().iter().find(|card| card.title == title).with_context(|| {
-                format!(
-                    "no card of vramlab's is called '{title}': name the one that it is with --gpu; the times are in {}",
-                    self.records.display()
-                )
-            })?,
-            (None, None) => unreachable!("--from requires --gpu"),
-        };
+        // --from requires --gpu.
+        let title = if self.from { String::new() } else { self.time()? };
+        let card = self.gpu.or_else(|| cards::all().iter().find(|card| card.title == title).copied()).with_context(|| {
+            format!(
+                "no card of vramlab's is called '{title}': name the one that it is with --gpu; the times are in {}",
+                self.records.display()
+            )
+        })?;
         let records = fs::read_to_string(&self.records).with_context(|| format!("reading {}", self.records.display()))?;
         let (text, errors) = time::calibrated(&card, &records).with_context(|| format!("fitting {}", self.records.display()))?;
         fs::write(&self.out, &text).with_context(|| format!("writing {}", self.out.display()))?;
         for (class, rows, error) in errors {
             println!("  {class:<28} {rows:>3} operators, off by {:.0} % in the median", error * 100.0);
         }
-        println!(
-            "Wrote {} for {}: vramlab rehearse --constants {} predicts with it.",
-            self.out.display(),
-            card,
-            self.out.display()
-        );
+        println!("Wrote {0} for {card}: vramlab rehearse --constants {0} predicts with it.", self.out.display());
         if records.lines().any(|line| line.ends_with(",1")) {
             eprintln!("The GPU was simulated: these times mean nothing, and --constants refuses the file.");
         }

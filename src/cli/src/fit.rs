@@ -1,6 +1,6 @@
 //! `vramlab fit`: the largest batch or context that fits a card.
 
-use super::rehearsal::{RunFlags, cards, failed, print_answer, write_json};
+use super::rehearsal::{RunFlags, SaidFlags, cards};
 use anyhow::{Result, ensure};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -8,7 +8,6 @@ use rehearse::fit::{Dimension, table};
 use rehearse::{FlagTemplate, Rehearsal, preset};
 use sim::cards::Card;
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 /// Flags of `vramlab fit`.
 #[derive(Debug, Args)]
@@ -32,13 +31,8 @@ pub struct FitOptions {
     #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true)]
     context: Option<FlagTemplate>,
 
-    /// Write the answer as JSON to a file, or with - to the standard output
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-
-    /// Print nothing but errors
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    said: SaidFlags,
 
     /// The command, after --, as in: vramlab fit --batch '--batch-size {}' --gpu rtx-3090 -- python train.py
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
@@ -46,11 +40,7 @@ pub struct FitOptions {
 }
 
 /// Finds what fits, says it, and gives the exit status.
-pub fn fit(options: &FitOptions) -> u8 {
-    run(options).unwrap_or_else(|error| failed(&error))
-}
-
-fn run(options: &FitOptions) -> Result<u8> {
+pub fn fit(options: &FitOptions) -> Result<u8> {
     ensure!(
         !options.command.is_empty() || options.model.is_some(),
         "there is no command to rehearse; write it after --, as in: vramlab fit --batch '--batch-size {{}}' -- python train.py"
@@ -59,7 +49,7 @@ fn run(options: &FitOptions) -> Result<u8> {
         Some(model) => (preset::command(model, 1, &options.command)?, Some(preset::batch())),
         None => (options.command.clone(), options.batch.clone()),
     };
-    let on_card = |card: &Card| options.run.rehearsal(&command, *card, options.quiet);
+    let on_card = |card: &Card| options.run.rehearsal(&command, *card, options.said.quiet);
     let rehearsals = cards(&options.run.gpu)?.iter().map(on_card).collect::<Result<Vec<Rehearsal>>>()?;
     let mut fits = Vec::new();
     for (of, template) in [(Dimension::Batch, &batch), (Dimension::Context, &options.context)] {
@@ -67,11 +57,6 @@ fn run(options: &FitOptions) -> Result<u8> {
             fits.extend(rehearse::fit::fit(&rehearsals, of, template)?);
         }
     }
-    if let Some(path) = &options.json {
-        write_json(path, &fits)?;
-    }
-    if !options.quiet {
-        print_answer(options.json.as_deref(), &table(&fits));
-    }
+    options.said.say(&fits, &table(&fits))?;
     Ok(if fits.iter().all(|fit| fit.largest > 0) { 0 } else { 3 })
 }

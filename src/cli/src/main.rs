@@ -134,9 +134,6 @@ enum Lab {
 
     /// Run the most useful GPU experiments within a time budget and pack the results
     GpuDay(Rest),
-
-    /// Replay a trace of allocations through PyTorch's caching allocator on a simulated GPU
-    Replay(Rest),
 }
 
 #[derive(Debug, Args)]
@@ -154,11 +151,21 @@ fn main() -> ExitCode {
         print!("{text}");
         return ExitCode::from(console::status(status));
     }
-    let code = run(Arguments::parse().command).unwrap_or_else(|error| {
+    let command = Arguments::parse().command;
+    let rehearses = command.rehearses();
+    let code = run(command).unwrap_or_else(|error| {
         eprintln!("vramlab: {error:#}");
-        1
+        if rehearses && !error.is::<rehearse::ScriptFailed>() { rehearsal::BAD_INPUT } else { 1 }
     });
     ExitCode::from(console::status(code))
+}
+
+impl Subcommands {
+    /// Whether 1 is the exit status of a script that fails.
+    fn rehearses(&self) -> bool {
+        use Subcommands::{Bisect, Fit, Rehearse, Show, Versions};
+        matches!(self, Rehearse(_) | Show(_) | Fit(_) | Versions(_) | Bisect(_))
+    }
 }
 
 fn run(command: Subcommands) -> Result<u8> {
@@ -186,15 +193,15 @@ fn run(command: Subcommands) -> Result<u8> {
             ensure!(problems.is_empty(), "{} must not be contributed as it is: see above", given.display());
             Ok(0)
         }
-        Subcommands::Rehearse(options) => Ok(rehearsal::rehearse(&options)),
-        Subcommands::Show(options) => Ok(show::show(&options)),
-        Subcommands::Fit(options) => Ok(fit::fit(&options)),
-        Subcommands::Versions(options) => Ok(versions::versions(&options)),
-        Subcommands::Bisect(options) => Ok(versions::bisect(&options)),
+        Subcommands::Rehearse(options) => rehearsal::rehearse(&options),
+        Subcommands::Show(options) => show::show(&options),
+        Subcommands::Fit(options) => fit::fit(&options),
+        Subcommands::Versions(options) => versions::versions(&options),
+        Subcommands::Bisect(options) => versions::bisect(&options),
         Subcommands::Gpus(options) => gpus::gpus(&options),
         Subcommands::Calibrate(options) => options.run(),
         Subcommands::Report { results, out, readme } => {
-            report(&results, &out)?;
+            println!("wrote {}", report::write(&results, &out)?.display());
             if let Some(readme) = readme {
                 report::show_summary(&results, &readme)?;
             }
@@ -226,10 +233,4 @@ fn lab() -> Result<u8> {
     );
     let error = std::process::Command::new(&program).args(std::env::args_os().skip(1)).exec();
     Err(error).with_context(|| format!("starting {}", program.display()))
-}
-
-fn report(results: &Path, out: &Path) -> Result<()> {
-    let written = report::write(results, out)?;
-    println!("wrote {}", written.display());
-    Ok(())
 }

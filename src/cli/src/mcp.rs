@@ -100,7 +100,7 @@ impl Tool {
         json!({ "name": self.name, "description": self.description, "inputSchema": schema })
     }
 
-    /// The program's arguments, and where it runs.
+    /// The program's flags with the command, and where it runs.
     fn arguments(&self, given: &Map<String, Value>) -> Result<(Vec<String>, Option<PathBuf>), String> {
         if let Some(missing) = self.required.iter().find(|name| !given.contains_key(**name)) {
             return Err(format!("'{missing}' is missing"));
@@ -108,11 +108,8 @@ impl Tool {
         let (mut flags, mut command, mut folder) = (Vec::new(), Vec::new(), None);
         for (name, value) in given {
             let Some((_, kind, _)) = self.properties().find(|property| property.0 == name) else {
-                return Err(format!(
-                    "there is no '{name}'; {} takes {}",
-                    self.name,
-                    self.properties().map(|p| p.0).collect::<Vec<_>>().join(", ")
-                ));
+                let known: Vec<&str> = self.properties().map(|property| property.0).collect();
+                return Err(format!("there is no '{name}'; {} takes {}", self.name, known.join(", ")));
             };
             match (value, *kind) {
                 (Value::Array(words), "array") if words.iter().all(Value::is_string) && !words.is_empty() => {
@@ -126,7 +123,7 @@ impl Tool {
                 _ => return Err(format!("'{name}' is no {kind} that it takes: {value}")),
             }
         }
-        Ok((self.words.iter().map(ToString::to_string).chain(flags).chain(["--".to_string()]).chain(command).collect(), folder))
+        Ok(([flags, vec!["--".to_string()], command].concat(), folder))
     }
 
     /// Runs the program itself, and gives what a client is shown.
@@ -137,10 +134,7 @@ impl Tool {
         };
         let answer = tempfile::NamedTempFile::new().context("making a file for the answer")?;
         let mut command = Command::new(std::env::current_exe().context("finding this program's own file")?);
-        command.args(self.words).arg("--json").arg(answer.path()).args(&arguments[self.words.len()..]);
-        if let Some(folder) = folder {
-            command.current_dir(folder);
-        }
+        command.args(self.words).arg("--json").arg(answer.path()).args(arguments).current_dir(folder.unwrap_or(".".into()));
         // What the script prints is part of the text, and not of the protocol.
         let output = command.stdin(Stdio::null()).output().context("starting the rehearsal")?;
         let mut text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);

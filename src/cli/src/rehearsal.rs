@@ -4,10 +4,10 @@ use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
 use base::{eprint, eprintln, print};
 use clap::builder::PossibleValuesParser;
-use clap::{Args, ValueEnum};
+use clap::{Args, value_parser};
 use rehearse::check::{Earlier, Tolerance};
 use rehearse::what_if::{self, BatchFlags, Trials};
-use rehearse::{Answer, FlagTemplate, Rehearsal, RehearsalResult, RehearsalVerdict, ScriptFailed, files, preset, show};
+use rehearse::{Answer, FlagTemplate, Rehearsal, RehearsalResult, RehearsalVerdict, files, preset, show};
 use serde::Serialize;
 use sim::cards::Card;
 use std::ffi::OsString;
@@ -50,12 +50,38 @@ pub struct RunFlags {
     pub timeout: Option<f64>,
 }
 
-/// Where an answer goes: flags of `vramlab rehearse` and `vramlab show`.
+/// How an answer is said: flags of every command that rehearses.
 #[derive(Debug, Clone, Args)]
-pub struct Outputs {
+pub struct SaidFlags {
     /// Write the answer as JSON to a file, or with - to the standard output
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+
+    /// Print nothing but errors; the exit status is the answer
+    #[arg(long)]
+    pub quiet: bool,
+}
+
+impl SaidFlags {
+    /// Writes an answer as JSON where that is wanted, and prints its text, on the standard output unless JSON is there.
+    pub fn say(&self, answer: &impl Serialize, text: &str) -> Result<()> {
+        if let Some(path) = &self.json {
+            write_json(path, answer)?;
+        }
+        match self.json.as_ref().is_some_and(|path| path.as_os_str() == "-") {
+            _ if self.quiet => {}
+            true => eprint!("{text}"),
+            false => print!("{text}"),
+        }
+        Ok(())
+    }
+}
+
+/// Where an answer goes: flags of `vramlab rehearse` and `vramlab show`.
+#[derive(Debug, Clone, Args)]
+pub struct Outputs {
+    #[command(flatten)]
+    pub said: SaidFlags,
 
     /// Folder for the answer's files
     #[arg(long, value_name = "DIR")]
@@ -64,10 +90,6 @@ pub struct Outputs {
     /// Write a badge for a README, such as 'fits 12 GB', as SVG
     #[arg(long, value_name = "FILE")]
     pub badge: Option<PathBuf>,
-
-    /// Print nothing but errors; the exit status is the answer
-    #[arg(long)]
-    pub quiet: bool,
 
     /// Compare with an earlier answer of --json, or what --keep kept; exit status 4 where the peak grew
     #[arg(long, value_name = "FILE")]
@@ -112,7 +134,7 @@ pub struct RehearseOptions {
     keep_writes: Option<PathBuf>,
 
     /// GPUs of the simulated machine; one where it is not given, or as many as a launcher starts ranks
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=16))]
     gpus: Option<u32>,
 
     /// Let other streams' work end N kernels later, as behind a host that runs ahead of its GPU; 0 is never behind
@@ -156,7 +178,7 @@ pub struct RehearseOptions {
     accumulation: Option<FlagTemplate>,
 
     /// With --what-if: number of GPUs for zero1, zero2 and fsdp2
-    #[arg(long, value_name = "N", default_value = "2", requires = "what_if")]
+    #[arg(long, value_name = "N", default_value = "2", requires = "what_if", value_parser = value_parser!(u32).range(2..))]
     cards: u32,
 
     #[arg(long, help = what_if::only_help(), value_name = "NAMES", value_delimiter = ',', requires = "what_if")]
@@ -164,7 +186,8 @@ pub struct RehearseOptions {
 
     /// With --what-if: `cuda` measures bytes and times on a real GPU; `dry` is the simulated one
     #[arg(long, value_name = "dry|cuda", default_value = "dry", requires = "what_if", conflicts_with = "gpu")]
-    device: TrialDevice,
+    #[arg(value_parser = ["dry", "cuda"])]
+    device: String,
 
     /// Keep the whole rehearsal in one file, for `vramlab show FILE`
     #[arg(long, value_name = "FILE")]
@@ -191,15 +214,6 @@ impl FromStr for Rank {
             _ => text.parse().map(Rank::One).map_err(|_| format!("'{text}' is no rank: a number from 0 on, or all")),
         }
     }
-}
-
-/// What the variants of `--what-if` run on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum TrialDevice {
-    /// The simulated GPU.
-    Dry,
-    /// A real one.
-    Cuda,
 }
 
 /// What `--batch` says: a preset's batch, or how the user's command is told its batch.
@@ -249,14 +263,6 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// Prints an answer on the standard output, unless JSON is there.
-pub fn print_answer(json: Option<&Path>, text: &str) {
-    match json.is_some_and(|path| path.as_os_str() == "-") {
-        true => eprint!("{text}"),
-        false => print!("{text}"),
-    }
-}
-
 impl RunFlags {
     /// Once the flags are seen to be possible, the rehearsal of a command on a card; `quiet` where nobody is told how it goes.
     pub fn rehearsal(&self, command: &[OsString], card: Card, quiet: bool) -> Result<Rehearsal> {
@@ -285,10 +291,6 @@ impl RunFlags {
 impl RehearseOptions {
     /// Once the flags are seen to be possible, the rehearsal on that card.
     fn rehearsal(&self, command: &[OsString], card: Card) -> Result<Rehearsal> {
-        if let Some(gpus) = self.gpus {
-            ensure!((1..=16).contains(&gpus), "--gpus {gpus}: a process can see 1 to 16");
-        }
-        ensure!(self.cards > 1, "--cards {}: write a number from 2 on", self.cards);
         ensure!(
             (0.01..=100.0).contains(&self.host_factor),
             "--host-factor {}: write a number from 0.01 to 100, such as 0.7 for a host that is faster than this one",
@@ -307,20 +309,17 @@ impl RehearseOptions {
         if let Some(file) = &self.prices {
             rehearse::time::use_prices(file)?;
         }
-        let rank = match (self.world_size, self.rank) {
-            (Some(size), Some(Rank::One(rank))) => {
-                ensure!(rank < size, "--rank {rank}: the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));
-                Some((rank, size))
-            }
-            (Some(size), Some(Rank::All)) => Some((0, size)),
-            _ => None,
-        };
-        let mut rehearsal = self.run.rehearsal(command, card, self.outputs.quiet)?;
+        let first = if let Some(Rank::One(rank)) = self.rank { rank } else { 0 };
+        let rank = self.world_size.map(|size| (first, size));
+        if let Some((rank, size)) = rank {
+            ensure!(rank < size, "--rank {rank}: the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));
+        }
+        let mut rehearsal = self.run.rehearsal(command, card, self.outputs.said.quiet)?;
         (rehearsal.host_factor, rehearsal.gpus, rehearsal.cards, rehearsal.rank) = (self.host_factor, self.gpus, self.cards, rank);
         (rehearsal.lag, rehearsal.clock) = (self.lag, self.clock);
         (rehearsal.longest, rehearsal.host_memory) = (self.longest, self.host_memory.map(|size| size.0));
-        (rehearsal.measures, rehearsal.is_silent) = (self.device == TrialDevice::Cuda, false);
-        rehearsal.leaves_stdout = self.outputs.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
+        (rehearsal.measures, rehearsal.is_silent) = (self.device == "cuda", false);
+        rehearsal.leaves_stdout = self.outputs.said.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
         rehearsal.keep_writes = self.keep_writes.clone();
         Ok(rehearsal)
     }
@@ -369,17 +368,7 @@ pub fn progress(quiet: bool) -> fn(&str) {
 }
 
 /// Rehearses the command, says what came of it, and gives the exit status.
-pub fn rehearse(options: &RehearseOptions) -> u8 {
-    run(options).unwrap_or_else(|error| failed(&error))
-}
-
-/// Says why there is no answer, and gives the exit status.
-pub fn failed(error: &anyhow::Error) -> u8 {
-    eprintln!("vramlab: {error:#}");
-    if error.downcast_ref::<ScriptFailed>().is_some() { status(RehearsalVerdict::ScriptFailed) } else { BAD_INPUT }
-}
-
-fn run(options: &RehearseOptions) -> Result<u8> {
+pub fn rehearse(options: &RehearseOptions) -> Result<u8> {
     if options.model.is_none() {
         let first = options
             .command
@@ -405,7 +394,7 @@ fn run(options: &RehearseOptions) -> Result<u8> {
         let can_write = fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
         can_write.with_context(|| format!("--out {}: files cannot be written there", folder.display()))?;
     }
-    for (flag, file) in [("--json", &options.outputs.json), ("--keep", &options.keep), ("--badge", &options.outputs.badge)] {
+    for (flag, file) in [("--json", &options.outputs.said.json), ("--keep", &options.keep), ("--badge", &options.outputs.badge)] {
         if let Some(parent) = file.as_deref().and_then(Path::parent) {
             ensure!(parent.as_os_str().is_empty() || parent.is_dir(), "{flag}: there is no folder {}", parent.display());
         }
@@ -426,7 +415,7 @@ fn run(options: &RehearseOptions) -> Result<u8> {
     }
     let found = whole(options, rehearsal)?;
     if let Some(path) = &options.keep {
-        found.keep(path)?;
+        found.capture.keep(path)?;
     }
     present(&options.outputs, &found, earlier)
 }
@@ -435,9 +424,9 @@ fn run(options: &RehearseOptions) -> Result<u8> {
 pub fn present(outputs: &Outputs, found: &RehearsalResult, earlier: Option<Earlier>) -> Result<u8> {
     let answer = &found.answer;
     // Before anything is printed: whoever reads that may be gone. Where the disk is full, that is said after the answer.
-    let json = outputs.json.as_deref().map_or(Ok(()), |path| write_json(path, answer));
+    let json = outputs.said.json.as_deref().map_or(Ok(()), |path| write_json(path, answer));
     let out = outputs.out.as_deref().map_or(Ok(()), |folder| files::write(folder, answer, &found.capture.traces));
-    if !outputs.quiet {
+    if !outputs.said.quiet {
         let terminal = rustix::termios::tcgetwinsize(std::io::stderr()).ok().filter(|size| size.ws_col > 0);
         let text = show::answer(answer);
         eprint!("{}", terminal.map_or_else(|| text.clone(), |size| show::wrapped(&text, size.ws_col.into())));
@@ -451,7 +440,7 @@ pub fn present(outputs: &Outputs, found: &RehearsalResult, earlier: Option<Earli
         && (answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit)
     {
         let (text, grew) = earlier.compare(answer, outputs.tolerance);
-        if grew || !outputs.quiet {
+        if grew || !outputs.said.quiet {
             eprint!("{text}");
         }
         if grew && answer.verdict.fits() {
@@ -464,8 +453,8 @@ pub fn present(outputs: &Outputs, found: &RehearsalResult, earlier: Option<Earli
 /// With the least memory that would do, unless nobody reads it.
 fn whole(options: &RehearseOptions, rehearsal: &Rehearsal) -> Result<RehearsalResult> {
     rehearsal.rehearse(
-        !options.outputs.quiet
-            || [&options.outputs.json, &options.outputs.out, &options.keep, &options.outputs.badge]
+        !options.outputs.said.quiet
+            || [&options.outputs.said.json, &options.outputs.out, &options.keep, &options.outputs.badge]
                 .into_iter()
                 .any(Option::is_some),
     )
@@ -474,22 +463,21 @@ fn whole(options: &RehearseOptions, rehearsal: &Rehearsal) -> Result<RehearsalRe
 /// Tries the techniques, says what came of it, and gives the exit status.
 fn what_if(options: &RehearseOptions, rehearsal: &Rehearsal, batch: Option<BatchFlags>) -> Result<u8> {
     let found = what_if::what_if(rehearsal, &Trials { batch, only: options.only.clone() })?;
-    if let Some(path) = &options.outputs.json {
-        write_json(path, found.rows())?;
-    }
     let text = found.text();
     if let Some(folder) = &options.outputs.out {
-        fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
         write_json(&folder.join("what-if.json"), found.rows())?;
         for (name, content) in [("what-if.txt", &text), ("what-if.svg", &found.picture()?)] {
             let path = folder.join(name);
             fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;
         }
     }
-    if !options.outputs.quiet {
-        print_answer(options.outputs.json.as_deref(), &text);
-    }
+    options.outputs.said.say(found.rows(), &text)?;
     Ok(status(if found.fits() { RehearsalVerdict::Fits } else { RehearsalVerdict::DoesNotFit }))
+}
+
+/// The exit status of the first answer that has another than 0.
+fn first_bad(answers: &[Answer]) -> u8 {
+    answers.iter().map(|answer| status(answer.verdict)).find(|status| *status != 0).unwrap_or(0)
 }
 
 /// The ranks of a job that may differ: the first two, as stages of a pipeline or groups of experts part there, the middle one and the last.
@@ -507,19 +495,19 @@ fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32) -> Res
         (one.rank, one.sent, one.is_silent) = (Some((*rank, size)), Some(sent.path().to_owned()), true);
         answers.push(whole(options, &one)?.answer);
     }
-    if let Some(path) = &options.outputs.json {
+    if let Some(path) = &options.outputs.said.json {
         write_json(path, &answers)?;
     }
     let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
     let most = answers.iter().enumerate().max_by_key(|(_, answer)| (!answer.verdict.fits(), answer.peak_on_device));
-    if let Some((at, answer)) = most.filter(|_| !options.outputs.quiet) {
+    if let Some((at, answer)) = most.filter(|_| !options.outputs.said.quiet) {
         eprint!("{}", show::answer(answer));
         eprint!("{}", show::side_by_side("rank", names.iter().map(String::as_str).zip(&answers)));
         let is_whole = answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit;
         let why = if is_whole { "needs most" } else { "did not come to its steps" };
         eprintln!("\n  Rank {} {why}: the answer above is its.", names[at]);
     }
-    Ok(answers.iter().map(|answer| status(answer.verdict)).find(|status| *status != 0).unwrap_or(0))
+    Ok(first_bad(&answers))
 }
 
 /// The same on more cards. What PyTorch and its libraries choose depends on the card, so each is rehearsed, all but the first in silence; cards
@@ -567,10 +555,10 @@ fn several(options: &RehearseOptions, rehearsals: &[Rehearsal]) -> Result<u8> {
     }
     answers.sort_by_key(|(at, _)| *at);
     let answers: Vec<Answer> = answers.into_iter().map(|(_, answer)| answer).collect();
-    if let Some(path) = &options.outputs.json {
+    if let Some(path) = &options.outputs.said.json {
         write_json(path, &answers)?;
     }
-    if !options.outputs.quiet {
+    if !options.outputs.said.quiet {
         eprint!("{}", show::side_by_side("GPU", answers.iter().map(|answer| (answer.gpu.name.as_str(), answer))));
         for (cards, why) in &left_out {
             let names: Vec<String> = cards.iter().map(Card::to_string).collect();
@@ -586,5 +574,5 @@ fn several(options: &RehearseOptions, rehearsals: &[Rehearsal]) -> Result<u8> {
     if is_all && answers.iter().any(|answer| answer.verdict.fits()) {
         return Ok(0);
     }
-    Ok(answers.iter().map(|answer| status(answer.verdict)).find(|status| *status != 0).unwrap_or(0))
+    Ok(first_bad(&answers))
 }

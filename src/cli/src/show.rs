@@ -1,6 +1,6 @@
 //! `vramlab show`: what was kept of a rehearsal, in any form that the rehearsal itself could have had.
 
-use super::rehearsal::{Outputs, failed, present, status, write_json};
+use super::rehearsal::{Outputs, present, status, write_json};
 use anyhow::{Result, ensure};
 use base::eprint;
 use clap::Args;
@@ -31,11 +31,7 @@ pub struct ShowOptions {
 }
 
 /// Shows it, and gives the exit status.
-pub fn show(options: &ShowOptions) -> u8 {
-    run(options).unwrap_or_else(|error| failed(&error))
-}
-
-fn run(options: &ShowOptions) -> Result<u8> {
+pub fn show(options: &ShowOptions) -> Result<u8> {
     if snapshot::is_snapshot(&options.file) {
         return of_snapshot(options);
     }
@@ -50,13 +46,13 @@ fn of_snapshot(options: &ShowOptions) -> Result<u8> {
         "--check and --badge are for a rehearsal; of two snapshots compare what --json writes, by vramlab diff"
     );
     let found = SnapshotAnswer::open(&options.file, options.gpu, &options.python)?;
-    if let Some(path) = &options.outputs.json {
+    if let Some(path) = &options.outputs.said.json {
         write_json(path, &found.answer)?;
     }
     if let Some(folder) = &options.outputs.out {
         files::write(folder, &found.answer, &found.capture.traces)?;
     }
-    if !options.outputs.quiet {
+    if !options.outputs.said.quiet {
         eprint!("{}", found.text());
     }
     Ok(status(found.answer.verdict))

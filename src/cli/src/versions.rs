@@ -1,6 +1,6 @@
 //! `vramlab versions` and `vramlab bisect`: a script with other versions of what it imports.
 
-use super::rehearsal::{failed, print_answer, progress, write_json};
+use super::rehearsal::{RunFlags, SaidFlags, cards, progress, write_json};
 use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
 use base::{eprint, println};
@@ -8,7 +8,7 @@ use clap::Args;
 use rehearse::check::Earlier;
 use rehearse::diff::PeakDiff;
 use rehearse::versions::bisect::{FirstBad, Peaks, Worktree};
-use rehearse::versions::{Base, Environments, Table, Trial, Wanted, clear, combinations, is_interrupted, rows};
+use rehearse::versions::{Base, Environments, Table, Trial, Wanted, clear, combinations, rows};
 use serde::Serialize;
 use sim::cards::Card;
 use std::ffi::OsString;
@@ -18,25 +18,8 @@ use std::path::{Path, PathBuf};
 /// How each version is rehearsed: what both commands take.
 #[derive(Debug, Args)]
 pub struct Rehearsing {
-    /// The simulated GPU, as for `vramlab rehearse`
-    #[arg(long, value_name = "NAME|SIZE", default_value = "24GiB")]
-    gpu: String,
-
-    /// Stop the script after this many optimizer steps, or run it to its end with `all`
-    #[arg(long, value_name = "N|all", default_value = "3")]
-    steps: String,
-
-    /// Stop a rehearsal after this many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "1800")]
-    timeout: f64,
-
-    /// Leave new parameters uninitialised, so that large models need little host memory
-    #[arg(long)]
-    no_init: bool,
-
-    /// Turn torch.compile off
-    #[arg(long)]
-    eager: bool,
+    #[command(flatten)]
+    run: RunFlags,
 
     /// Version of Python, where the versions want another than the command's own: its packages are then installed again
     #[arg(long, value_name = "3.N")]
@@ -46,17 +29,12 @@ pub struct Rehearsing {
     #[arg(long, value_name = "SIZE", default_value = "20GiB")]
     cache_size: Bytes,
 
-    /// Write the answer as JSON to a file, or with - to the standard output
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    said: SaidFlags,
 
     /// Keep the answer and, of each version, its answer and capture; what is there is not rehearsed again
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-
-    /// Print nothing but errors
-    #[arg(long)]
-    quiet: bool,
 
     /// The command, after --, as in: -- python train.py
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
@@ -67,7 +45,7 @@ pub struct Rehearsing {
 #[derive(Debug, Args)]
 #[command(
     override_usage = "vramlab versions [OPTIONS] <--torch VERSIONS|--package NAME=VERSIONS> -- COMMAND...\n       vramlab versions --clear",
-    after_help = "VERSIONS: 2.9..2.15 is the newest release of each of 2.9 to 2.15, 2.9.0..2.15.0 every release, 2.9.1,2.11.0 just these.\nExit status: 0 there are figures, 2 there are none for any version."
+    after_help = "VERSIONS: 2.9..2.15 is the newest release of each of 2.9 to 2.15, 2.9.0..2.15.0 every release, 2.9.1,2.11.0 just these.\nWithout --timeout each has half an hour.\nExit status: 0 there are figures, 2 there are none for any version."
 )]
 pub struct VersionsOptions {
     /// Versions of PyTorch
@@ -90,7 +68,7 @@ pub struct VersionsOptions {
 #[derive(Debug, Args)]
 #[command(
     override_usage = "vramlab bisect [OPTIONS] --package NAME GOOD BAD -- COMMAND...\n       vramlab bisect [OPTIONS] --repo CLONE GOOD BAD -- COMMAND...",
-    after_help = "Exit status: 0 found, 2 not."
+    after_help = "Without --timeout each version has half an hour.\nExit status: 0 found, 2 not."
 )]
 pub struct BisectOptions {
     /// The package whose releases are tried
@@ -123,12 +101,18 @@ struct Place {
     _temporary: Option<tempfile::TempDir>,
 }
 
+/// A version whose script goes on for longer is ended, where no --timeout says it.
+const LONGEST_SECONDS: f64 = 1800.0;
+
 /// What an earlier run in the same folder has to have asked for.
 const ASKED: &str = "asked.json";
 
 impl Rehearsing {
     fn card(&self) -> Result<Card> {
-        self.gpu.parse::<Card>().map_err(|why| anyhow::anyhow!("--gpu: {why}"))
+        match cards(&self.run.gpu)?.as_slice() {
+            [card] => Ok(*card),
+            _ => bail!("--gpu: name one card"),
+        }
     }
 
     fn place(&self, more: &str) -> Result<Place> {
@@ -153,11 +137,12 @@ impl Rehearsing {
     }
 
     fn flags(&self) -> Result<Vec<String>> {
-        let mut flags: Vec<String> =
-            ["--gpu", &self.card()?.to_string(), "--steps", &self.steps, "--timeout"].map(String::from).to_vec();
-        flags.push(self.timeout.to_string());
-        flags.extend(self.no_init.then(|| "--no-init".to_string()));
-        flags.extend(self.eager.then(|| "--eager".to_string()));
+        let RunFlags { steps, timeout, fake_data, .. } = &self.run;
+        let timeout = timeout.unwrap_or(LONGEST_SECONDS).to_string();
+        let mut flags = ["--gpu", &self.card()?.to_string(), "--steps", steps, "--timeout", &timeout].map(String::from).to_vec();
+        flags.extend(fake_data.iter().map(|columns| format!("--fake-data={columns}")));
+        let switches = [("--writes", self.run.writes), ("--no-init", self.run.no_init), ("--eager", self.run.eager)];
+        flags.extend(switches.iter().filter(|(_, is_on)| *is_on).map(|(flag, _)| flag.to_string()));
         Ok(flags)
     }
 
@@ -168,30 +153,20 @@ impl Rehearsing {
     }
 
     fn environments<'a>(&self, base: &'a Base) -> Environments<'a> {
-        Environments { base, python: self.python.clone(), limit: self.cache_size.0, progress: progress(self.quiet) }
+        Environments { base, python: self.python.clone(), limit: self.cache_size.0, progress: progress(self.said.quiet) }
     }
 
     fn present(&self, place: &Place, name: &str, value: &impl Serialize, text: &str) -> Result<()> {
-        if let Some(path) = &self.json {
-            write_json(path, value)?;
-        }
         if self.out.is_some() {
             write_json(&place.path.join(format!("{name}.json")), value)?;
             fs::write(place.path.join(format!("{name}.txt")), text).with_context(|| format!("writing {name}.txt"))?;
         }
-        if !self.quiet {
-            print_answer(self.json.as_deref(), text);
-        }
-        Ok(())
+        self.said.say(value, text)
     }
 }
 
 /// Rehearses each version, says what it takes, and gives the exit status.
-pub fn versions(options: &VersionsOptions) -> u8 {
-    of_versions(options).unwrap_or_else(|error| failed(&error))
-}
-
-fn of_versions(options: &VersionsOptions) -> Result<u8> {
+pub fn versions(options: &VersionsOptions) -> Result<u8> {
     if options.clear {
         let (count, bytes) = clear()?;
         println!("removed environments: {count}, {}", Bytes(bytes));
@@ -206,15 +181,8 @@ fn of_versions(options: &VersionsOptions) -> Result<u8> {
     let released = |wanted: &Wanted| wanted.named().map_or_else(|| base.released(&wanted.package), Ok);
     let pins = packages.iter().map(|wanted| wanted.choose(&released(wanted)?)).collect::<Result<Vec<_>>>()?;
     let (trial, environments) = (rehearsing.trial(&base, &place.path)?, rehearsing.environments(&base));
-    let rehearse = |name: &str, pins: &[_]| match environments.with(pins) {
-        Ok(environment) => {
-            (environments.progress)("rehearsing");
-            trial.run(name, &environment.python, None, &[])
-        }
-        Err(why) if is_interrupted() => Err(why),
-        Err(why) => Ok(Err(why)),
-    };
-    let rows = rows(combinations(&pins), |name| trial.kept(name), rehearse, progress(rehearsing.quiet))?;
+    let rehearse = |name: &str, pins: &[_]| trial.with(&environments, name, pins);
+    let rows = rows(combinations(&pins), |name| trial.kept(name), rehearse, progress(rehearsing.said.quiet))?;
     let table = Table::new(&trial, &card.to_string(), rows);
     rehearsing.present(&place, "versions", &table, &table.text())?;
     if rehearsing.out.is_some() && table.has_figures() {
@@ -233,13 +201,9 @@ struct Bisected<'a> {
 }
 
 /// Finds the version that made it grow, says it, and gives the exit status.
-pub fn bisect(options: &BisectOptions) -> u8 {
-    of_bisect(options).unwrap_or_else(|error| failed(&error))
-}
-
-fn of_bisect(options: &BisectOptions) -> Result<u8> {
+pub fn bisect(options: &BisectOptions) -> Result<u8> {
     let rehearsing = &options.rehearsing;
-    let (base, progress) = (Base::of(&rehearsing.command)?, progress(rehearsing.quiet));
+    let (base, progress) = (Base::of(&rehearsing.command)?, progress(rehearsing.said.quiet));
     let place = rehearsing.place(&format!("{:?} {:?}", options.package, options.repo))?;
     let trial = rehearsing.trial(&base, &place.path)?;
     let threshold = options.threshold.map(|size| size.0);
@@ -247,9 +211,10 @@ fn of_bisect(options: &BisectOptions) -> Result<u8> {
     let command: Vec<_> = rehearsing.command.iter().map(|word| word.to_string_lossy()).collect();
     let again = |found: &FirstBad| {
         let version = |name: &str| name.split_once("==").map_or(String::new(), |(_, version)| version.to_string());
-        let (package, gpu) = (options.package.as_deref().unwrap_or_default(), &rehearsing.gpu);
+        let (package, run) = (options.package.as_deref().unwrap_or_default(), &rehearsing.run);
         let pair = format!("{},{}", version(&found.last_good), version(&found.first_bad));
-        format!("vramlab versions --gpu {gpu} --steps {} --package {package}={pair} -- {}", rehearsing.steps, command.join(" "))
+        let (gpu, steps) = (run.gpu.join(","), &run.steps);
+        format!("vramlab versions --gpu {gpu} --steps {steps} --package {package}={pair} -- {}", command.join(" "))
     };
     let Some(clone) = &options.repo else {
         let wanted: Wanted =
@@ -258,14 +223,7 @@ fn of_bisect(options: &BisectOptions) -> Result<u8> {
         let environments = rehearsing.environments(&base);
         let rehearse = |name: &str| {
             let Some(pin) = releases.iter().find(|pin| pin.to_string() == name) else { bail!("{name} is no release") };
-            if let Some(kept) = trial.kept(name) {
-                return Ok(Ok(kept));
-            }
-            match environments.with(std::slice::from_ref(pin)) {
-                Ok(environment) => trial.run(name, &environment.python, None, &[]),
-                Err(why) if is_interrupted() => Err(why),
-                Err(why) => Ok(Err(why)),
-            }
+            trial.with(&environments, name, std::slice::from_ref(pin))
         };
         let (Some(first), Some(last)) = (releases.first(), releases.last()) else { bail!("there are no releases between them") };
         let mut peaks = Peaks::new((&first.to_string(), &last.to_string()), threshold, progress, rehearse)?;
@@ -302,7 +260,7 @@ fn told(rehearsing: &Rehearsing, place: &Place, found: &FirstBad, peaks: &Peaks,
         before.heading(after),
         difference.text()
     );
-    if !found.skipped.is_empty() && !rehearsing.quiet {
+    if !found.skipped.is_empty() && !rehearsing.said.quiet {
         eprint!("vramlab: skipped, so that it may be one of them: {}\n", found.skipped.join(", "));
     }
     rehearsing.present(place, "bisect", &Bisected { found, difference }, &text)?;

@@ -31,9 +31,6 @@ enum LabCommand {
 
     /// Run the most useful GPU experiments within a time budget and pack the results
     GpuDay(commands::GpuDayOptions),
-
-    /// Play a trace of allocations on PyTorch's caching allocator over a simulated GPU
-    Replay(Box<commands::ReplayOptions>),
 }
 
 fn main() -> ExitCode {
@@ -75,6 +72,5 @@ fn run(command: LabCommand) -> Result<u8> {
         }
         LabCommand::Doctor => harness::doctor::run().map(|()| 0),
         LabCommand::GpuDay(options) => commands::gpu_day(&options),
-        LabCommand::Replay(options) => commands::replay(&options).map(|()| 0),
     }
 }

@@ -1,13 +1,13 @@
 //! Who we are: CPU, GPU, driver, libtorch and flags; what CUDA lacks where it is not there; what limits figures.
 
-use record::protocol::Platform;
-use sim::cards::{Card, Speed};
-
+use crate::process;
 use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use record::protocol::Platform;
+use sim::cards::{Card, Speed};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -184,11 +184,15 @@ fn slug(name: &str) -> String {
     if words.is_empty() { "unknown".to_string() } else { words.join("-") }
 }
 
+/// What the kernel says of the first core.
+fn cpu_field(name: &str) -> Option<String> {
+    let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let (_, value) = info.lines().find_map(|line| line.split_once(':').filter(|(key, _)| key.trim() == name))?;
+    Some(value.trim().to_string())
+}
+
 fn cpu_model() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = info.lines().find(|line| line.starts_with("model name"));
-    line.and_then(|line| line.split_once(':'))
-        .map_or_else(|| std::env::consts::ARCH.to_string(), |(_, name)| name.trim().to_string())
+    cpu_field("model name").unwrap_or_else(|| std::env::consts::ARCH.to_string())
 }
 
 /// The kernel's name and release, as `uname` tells them.
@@ -198,15 +202,10 @@ pub fn kernel() -> Option<String> {
 }
 
 /// The CPU beyond its name, which is a family's on rented machines: `AMD EPYC, family 25, model 17, stepping 1, microcode 0xa101148`.
-pub fn exact_cpu() -> Option<String> {
-    let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let field = |name: &str| {
-        let (_, value) = info.lines().find_map(|line| line.split_once(':').filter(|(key, _)| key.trim() == name))?;
-        Some(value.trim().to_string())
-    };
+pub fn exact_cpu() -> String {
     let numbers = [("family", "cpu family"), ("model", "model"), ("stepping", "stepping"), ("microcode", "microcode")];
-    let numbers = numbers.into_iter().filter_map(|(word, name)| Some(format!("{word} {}", field(name)?)));
-    Some(std::iter::once(cpu_model()).chain(numbers).collect::<Vec<_>>().join(", "))
+    let numbers = numbers.into_iter().filter_map(|(word, name)| Some(format!("{word} {}", cpu_field(name)?)));
+    std::iter::once(cpu_model()).chain(numbers).collect::<Vec<_>>().join(", ")
 }
 
 /// Cores that this process may use.
@@ -221,9 +220,7 @@ fn memory_gib() -> Option<u64> {
 
 /// Bytes of this machine's memory, where the kernel tells.
 pub fn total_memory() -> Option<u64> {
-    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    Some(line.trim().trim_end_matches(" kB").trim().parse::<u64>().ok()? << 10)
+    process::field(Path::new("/proc/meminfo"), "MemTotal").ok()
 }
 
 /// Version of the loaded libtorch.
@@ -367,17 +364,14 @@ impl Gpu {
     }
 
     fn describe(&self) -> BTreeMap<String, String> {
-        let mut found = BTreeMap::from([("gpu".to_string(), self.name())]);
-        if let Ok(version) = self.nvml.sys_driver_version() {
-            found.insert("driver".to_string(), version);
-        }
-        if let Some(bytes) = self.memory() {
-            found.insert("gpu memory".to_string(), format!("{} MiB", bytes >> 20));
-        }
-        if let Some(milliwatts) = self.device().ok().and_then(|d| d.enforced_power_limit().ok()) {
-            found.insert("gpu power limit".to_string(), format!("{} W", milliwatts / 1000));
-        }
-        found
+        let power_limit = self.device().ok().and_then(|d| d.enforced_power_limit().ok());
+        let known = [
+            ("gpu", Some(self.name())),
+            ("driver", self.nvml.sys_driver_version().ok()),
+            ("gpu memory", self.memory().map(|bytes| format!("{} MiB", bytes >> 20))),
+            ("gpu power limit", power_limit.map(|milliwatts| format!("{} W", milliwatts / 1000))),
+        ];
+        known.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect()
     }
 
     /// What the link to the host is specified for, in bytes a second: the largest generation and width that GPU and slot have together.

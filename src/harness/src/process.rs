@@ -14,7 +14,7 @@ pub fn resident() -> Result<u64> {
 }
 
 /// A line `Name:   123 kB` in bytes.
-fn field(path: &Path, name: &str) -> Result<u64> {
+pub(crate) fn field(path: &Path, name: &str) -> Result<u64> {
     let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     let value =
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().strip_suffix(" kB")?.parse::<u64>().ok());

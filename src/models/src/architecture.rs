@@ -5,16 +5,13 @@ use super::gpt::{self, Gpt};
 use super::resnet::{self, Norm};
 use super::vit::Vit;
 use super::{Parts, mlp};
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use tch::nn::Path;
-
-/// Names of the models whose sizes are given.
-const NAMES: [&str; 7] = ["resnet50", "gpt2", "gpt2-medium", "gpt2-large", "bert-base", "bert-large", "vit-l16"];
 
 /// A model that can be built: every size is one that it can have.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Architecture {
-    Mlp { depth: i64, width: i64, dropout: f64 },
+    Mlp { depth: i64, width: i64 },
     SmallResidual { blocks: i64, channels: i64, norm: Norm },
     ResNet50,
     Gpt(Gpt),
@@ -23,24 +20,25 @@ pub(super) enum Architecture {
 }
 
 impl Architecture {
-    /// `dropout` is wherever the model drops anything; that of the published model where none is given.
-    pub fn named(name: &str, dropout: Option<f64>) -> Result<Architecture> {
-        let given = Given { name, dropout };
+    /// `dropout` is that of the published models that drop anything.
+    pub fn named(name: &str, dropout: f64) -> Result<Architecture> {
+        let gpt2 = |layers, width| Architecture::Gpt(Gpt::published(layers, width, dropout));
+        let bert = |layers, width| Architecture::Bert(Bert { layers, width, dropout });
         Ok(match name {
-            "resnet50" => given.residual(Architecture::ResNet50)?,
-            "gpt2" => given.gpt2(12, 768)?,
-            "gpt2-medium" => given.gpt2(24, 1024)?,
-            "gpt2-large" => given.gpt2(36, 1280)?,
-            "bert-base" => given.bert(12, 768)?,
-            "bert-large" => given.bert(24, 1024)?,
-            "vit-l16" => Architecture::Vit(Vit { layers: 24, width: 1024, dropout: given.dropout(0.0)? }),
-            _ => given.sized()?,
+            "resnet50" => Architecture::ResNet50,
+            "gpt2" => gpt2(12, 768),
+            "gpt2-medium" => gpt2(24, 1024),
+            "gpt2-large" => gpt2(36, 1280),
+            "bert-base" => bert(12, 768),
+            "bert-large" => bert(24, 1024),
+            "vit-l16" => Architecture::Vit(Vit { layers: 24, width: 1024 }),
+            _ => sized(name)?,
         })
     }
 
     pub fn parts(self, path: &Path) -> Parts {
         match self {
-            Architecture::Mlp { depth, width, dropout } => mlp::parts(path, depth, width, dropout),
+            Architecture::Mlp { depth, width } => mlp::parts(path, depth, width),
             Architecture::SmallResidual { blocks, channels, norm } => resnet::small(path, blocks, channels, norm),
             Architecture::ResNet50 => resnet::resnet50(path),
             Architecture::Gpt(gpt) => gpt.parts(path),
@@ -50,63 +48,29 @@ impl Architecture {
     }
 }
 
-/// What the user gave.
-struct Given<'a> {
-    name: &'a str,
-    dropout: Option<f64>,
-}
-
-impl Given<'_> {
-    fn residual(&self, architecture: Architecture) -> Result<Architecture> {
-        ensure!(self.dropout.unwrap_or(0.0) == 0.0, "{} has no dropout to set", self.name);
-        Ok(architecture)
-    }
-
-    fn gpt2(&self, layers: i64, width: i64) -> Result<Architecture> {
-        Ok(Architecture::Gpt(Gpt::published(layers, width, self.dropout(0.1)?)))
-    }
-
-    fn bert(&self, layers: i64, width: i64) -> Result<Architecture> {
-        Ok(Architecture::Bert(Bert { layers, width, dropout: self.dropout(0.1)? }))
-    }
-
-    /// A model whose name says its size.
-    fn sized(&self) -> Result<Architecture> {
-        let Some((kind, depth, width, norm)) = size(self.name) else { bail!(self.unknown()) };
-        Ok(match (kind, norm) {
-            ("mlp", "") => Architecture::Mlp { depth, width, dropout: self.dropout(0.0)? },
-            ("resnet", "gn" | "bn") => {
-                let norm = if norm == "gn" { Norm::Group } else { Norm::Batch };
-                let groups = resnet::GROUPS;
-                ensure!(
-                    norm == Norm::Batch || width % groups == 0,
-                    "'{}' is no model: channels are a multiple of {groups} where they are normalised in groups",
-                    self.name
-                );
-                self.residual(Architecture::SmallResidual { blocks: depth, channels: width, norm })?
-            }
-            ("gpt", "") => {
-                let head = gpt::HEAD_WIDTH;
-                ensure!(width % head == 0, "'{}' is no model: a GPT's width is a multiple of {head}", self.name);
-                Architecture::Gpt(Gpt::small(depth, width, self.dropout(0.0)?))
-            }
-            _ => bail!(self.unknown()),
-        })
-    }
-
-    fn unknown(&self) -> String {
+/// A model whose name says its size.
+fn sized(name: &str) -> Result<Architecture> {
+    let unknown = || {
         format!(
-            "'{}' is no model; there are {}, and of any size mlp-DEPTHxWIDTH, resnet-BLOCKSxCHANNELS-gn, resnet-BLOCKSxCHANNELS-bn and gpt-LAYERSxWIDTH",
-            self.name,
-            NAMES.join(", ")
+            "'{name}' is no model; there are resnet50, gpt2, gpt2-medium, gpt2-large, bert-base, bert-large, vit-l16, and of any size \
+             mlp-DEPTHxWIDTH, resnet-BLOCKSxCHANNELS-gn, resnet-BLOCKSxCHANNELS-bn and gpt-LAYERSxWIDTH"
         )
-    }
-
-    fn dropout(&self, published: f64) -> Result<f64> {
-        let dropout = self.dropout.unwrap_or(published);
-        ensure!((0.0..1.0).contains(&dropout), "dropout is a probability from 0 up to, not including, 1, not {dropout}");
-        Ok(dropout)
-    }
+    };
+    let (kind, depth, width, norm) = size(name).with_context(unknown)?;
+    let (head, groups) = (gpt::HEAD_WIDTH, resnet::GROUPS);
+    Ok(match (kind, norm) {
+        ("mlp", "") => Architecture::Mlp { depth, width },
+        ("resnet", "gn") => {
+            ensure!(width % groups == 0, "'{name}' is no model: channels that are normalised in groups are a multiple of {groups}");
+            Architecture::SmallResidual { blocks: depth, channels: width, norm: Norm::Group }
+        }
+        ("resnet", "bn") => Architecture::SmallResidual { blocks: depth, channels: width, norm: Norm::Batch },
+        ("gpt", "") => {
+            ensure!(width % head == 0, "'{name}' is no model: a GPT's width is a multiple of {head}");
+            Architecture::Gpt(Gpt::small(depth, width))
+        }
+        _ => bail!(unknown()),
+    })
 }
 
 /// Kind, depth, width and norm of a name like `resnet-4x16-gn`.

@@ -14,10 +14,7 @@ pub(super) struct Heads {
 impl Heads {
     /// Attends with queries, keys and values `[n, sequence, width]`, which are split into heads; gives `[n, sequence, width]`.
     pub fn attend(&self, queries: &Tensor, keys: &Tensor, values: &Tensor, train: bool) -> Tensor {
-        let (n, sequence, width) = match queries.size()[..] {
-            [n, sequence, width] => (n, sequence, width),
-            _ => (0, 0, 0),
-        };
+        let (n, sequence, width) = queries.size3().unwrap_or_default();
         let by_head = |t: &Tensor| t.view([n, sequence, self.heads, width / self.heads]).transpose(1, 2);
         let (q, k, v) = (by_head(queries), by_head(keys), by_head(values));
         let dropout = if train { self.dropout } else { 0.0 };

@@ -23,8 +23,8 @@ pub(super) struct Gpt {
 }
 
 impl Gpt {
-    /// A small GPT with an untied head and dropout after each residual branch.
-    pub fn small(layers: i64, width: i64, dropout: f64) -> Gpt {
+    /// A small GPT with an untied head and without dropout.
+    pub fn small(layers: i64, width: i64) -> Gpt {
         Gpt {
             design: Design {
                 layers,
@@ -35,7 +35,7 @@ impl Gpt {
                 epsilon: EPSILON,
                 start: (Start::Kaiming, Start::Kaiming),
                 attention_dropout: 0.0,
-                branch_dropout: dropout,
+                branch_dropout: 0.0,
             },
             vocabulary: 256,
             positions: 64,
@@ -48,9 +48,10 @@ impl Gpt {
     pub fn published(layers: i64, width: i64, dropout: f64) -> Gpt {
         // GPT-2's own rule: what is added to the residual stream starts smaller the more often that is done.
         let branch = Start::Normal(0.02 / (2.0 * layers as f64).sqrt());
-        let small = Gpt::small(layers, width, dropout);
+        let start = (Start::Normal(0.02), branch);
+        let small = Gpt::small(layers, width).design;
         Gpt {
-            design: Design { heads: width / 64, start: (Start::Normal(0.02), branch), attention_dropout: dropout, ..small.design },
+            design: Design { heads: width / 64, start, attention_dropout: dropout, branch_dropout: dropout, ..small },
             vocabulary: 50257,
             positions: 1024,
             embedding_dropout: dropout,

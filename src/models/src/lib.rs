@@ -83,16 +83,15 @@ impl Model {
     /// # Errors
     /// A name of no known form; the forms are given.
     pub fn named(name: &str, device: Device) -> Result<Model> {
-        Ok(Model::built(Architecture::named(name, None)?, device))
+        Ok(Model::built(Architecture::named(name, 0.1)?, device))
     }
 
-    /// As [`Model::named`], with this dropout wherever the model drops anything: after each residual branch of a GPT, after each block of
-    /// an MLP.
+    /// As [`Model::named`], but that GPT-2 and BERT drop nothing.
     ///
     /// # Errors
-    /// As for [`Model::named`]; a model that drops nothing; no probability.
-    pub fn with_dropout(name: &str, device: Device, dropout: f64) -> Result<Model> {
-        Ok(Model::built(Architecture::named(name, Some(dropout))?, device))
+    /// As for [`Model::named`].
+    pub fn without_dropout(name: &str, device: Device) -> Result<Model> {
+        Ok(Model::built(Architecture::named(name, 0.0)?, device))
     }
 
     fn built(architecture: Architecture, device: Device) -> Model {
@@ -118,24 +117,17 @@ impl Model {
     /// A batch of `samples` made up from libtorch's current random state.
     pub fn batch(&self, samples: i64) -> Batch {
         let device = self.store.device();
-        let float = (Kind::Float, device);
-        let int = (Kind::Int64, device);
-        match self.input {
-            Input::Features(width) => {
-                Batch { inputs: Tensor::randn([samples, width], float), targets: Tensor::randint(self.classes, [samples], int) }
-            }
-            Input::Image(side) => Batch {
-                inputs: Tensor::randn([samples, 3, side, side], float),
-                targets: Tensor::randint(self.classes, [samples], int),
-            },
-            Input::Tokens { vocabulary, sequence, targets } => Batch {
-                inputs: Tensor::randint(vocabulary, [samples, sequence], int),
-                targets: match targets {
-                    1 => Tensor::randint(self.classes, [samples], int),
-                    _ => Tensor::randint(self.classes, [samples, targets], int),
-                },
-            },
-        }
+        let (float, int) = ((Kind::Float, device), (Kind::Int64, device));
+        let inputs = match self.input {
+            Input::Features(width) => Tensor::randn([samples, width], float),
+            Input::Image(side) => Tensor::randn([samples, 3, side, side], float),
+            Input::Tokens { vocabulary, sequence, .. } => Tensor::randint(vocabulary, [samples, sequence], int),
+        };
+        let targets = match self.input {
+            Input::Tokens { targets, .. } if targets > 1 => Tensor::randint(self.classes, [samples, targets], int),
+            _ => Tensor::randint(self.classes, [samples], int),
+        };
+        Batch { inputs, targets }
     }
 
     /// The least floating-point operations of one training step in fp32, 0 where cuDNN may use TF32: for each weight and row 2 forward and
@@ -221,7 +213,7 @@ mod tests {
             ("vit-l16", 304_326_632),
         ] {
             // Tests have no memory for billions of parameters: equal blocks are counted once, and so often as the model has them.
-            let cut = |blocks: i64| match Architecture::named(name, None).unwrap() {
+            let cut = |blocks: i64| match Architecture::named(name, 0.1).unwrap() {
                 Architecture::Gpt(mut g) => {
                     let layers = std::mem::replace(&mut g.design.layers, blocks);
                     (Architecture::Gpt(g), layers)
@@ -246,14 +238,6 @@ mod tests {
         for name in ["", "mlp-8", "mlp-0x8", "mlp-8x8-gn", "resnet-2x8", "gpt-2x33", "lstm-2x2", "mlp-ax2", "mlp-9999999x1"] {
             let error = format!("{:#}", Model::named(name, Device::Cpu).unwrap_err());
             assert!(error.contains("mlp-DEPTHxWIDTH") || error.contains("multiple of 32"), "{name}: {error}");
-        }
-    }
-
-    #[test]
-    fn dropout_that_a_model_does_not_take_is_refused() {
-        for (name, dropout, why) in [("resnet50", 0.1, "no dropout"), ("gpt2", 1.0, "from 0 up to, not including, 1")] {
-            let error = Model::with_dropout(name, Device::Cpu, dropout).unwrap_err().to_string();
-            assert!(error.contains(why), "{name}: {error}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A multi-layer perceptron: `depth` blocks of linear and GELU of one width, and a linear classifier.
 
-use super::layers::{Linear, Start, dropout};
+use super::layers::{Linear, Start};
 use super::{Block, Input, Parts};
 use tch::Tensor;
 use tch::nn::Path;
@@ -8,14 +8,11 @@ use tch::nn::Path;
 const CLASSES: i64 = 10;
 
 #[derive(Debug)]
-struct Hidden {
-    linear: Linear,
-    dropout: f64,
-}
+struct Hidden(Linear);
 
 impl Block for Hidden {
-    fn forward(&self, x: &Tensor, train: bool) -> Tensor {
-        dropout(self.linear.forward(x).gelu("none"), self.dropout, train)
+    fn forward(&self, x: &Tensor, _train: bool) -> Tensor {
+        self.0.forward(x).gelu("none")
     }
 }
 
@@ -37,11 +34,8 @@ impl Block for MlpClassifier {
     }
 }
 
-pub(super) fn parts(path: &Path, depth: i64, width: i64, dropout: f64) -> Parts {
-    let hidden = |i| -> Box<dyn Block> {
-        let linear = Linear::new(&(path / "block" / i), width, width, Start::Kaiming);
-        Box::new(Hidden { linear, dropout })
-    };
+pub(super) fn parts(path: &Path, depth: i64, width: i64) -> Parts {
+    let hidden = |i| -> Box<dyn Block> { Box::new(Hidden(Linear::new(&(path / "block" / i), width, width, Start::Kaiming))) };
     Parts {
         stem: Box::new(IdentityStem),
         blocks: (0..depth).map(hidden).collect(),

@@ -1,7 +1,7 @@
 //! ViT with the layers of torchvision's `VisionTransformer`: patches of 16 x 16, a class token, pre-norm blocks, and a linear classifier
 //! on the class token.
 
-use super::layers::{Affine, Linear, Start, dropout, normal};
+use super::layers::{Affine, Linear, Start, normal};
 use super::transformer::{Design, blocks};
 use super::{Block, Input, Parts};
 use tch::Tensor;
@@ -18,13 +18,11 @@ const START: Start = Start::Normal(0.02);
 pub(super) struct Vit {
     pub layers: i64,
     pub width: i64,
-    /// Of embeddings, the attention's weights and residual branches.
-    pub dropout: f64,
 }
 
 impl Vit {
     pub fn parts(self, path: &Path) -> Parts {
-        let Vit { width, dropout, .. } = self;
+        let width = self.width;
         let patches = path / "patches";
         // And the class token.
         let tokens = (IMAGE / PATCH) * (IMAGE / PATCH) + 1;
@@ -33,7 +31,6 @@ impl Vit {
             bias: patches.var("bias", &[width], Init::Const(0.0)),
             class: path.var("class", &[1, 1, width], Init::Const(0.0)),
             positions: normal(path, "positions", &[1, tokens, width], 0.02),
-            dropout,
         };
         let design = Design {
             layers: self.layers,
@@ -43,8 +40,8 @@ impl Vit {
             gelu: "none",
             epsilon: EPSILON,
             start: (START, START),
-            attention_dropout: dropout,
-            branch_dropout: dropout,
+            attention_dropout: 0.0,
+            branch_dropout: 0.0,
         };
         let blocks = blocks(path, design);
         let head = VitClassifier {
@@ -61,15 +58,14 @@ struct Patches {
     bias: Tensor,
     class: Tensor,
     positions: Tensor,
-    dropout: f64,
 }
 
 impl Block for Patches {
     /// Images `[n, 3, side, side]` to vectors `[n, patches + 1, width]`.
-    fn forward(&self, x: &Tensor, train: bool) -> Tensor {
+    fn forward(&self, x: &Tensor, _train: bool) -> Tensor {
         let patches = x.conv2d(&self.weight, Some(&self.bias), PATCH, 0, 1, 1).flatten(2, 3).transpose(1, 2);
         let class = self.class.expand([x.size()[0], -1, -1], false);
-        dropout(Tensor::cat(&[class, patches], 1) + &self.positions, self.dropout, train)
+        Tensor::cat(&[class, patches], 1) + &self.positions
     }
 }
 

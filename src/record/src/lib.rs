@@ -1,7 +1,6 @@
 //! What an experiment records and what follows from it, as plain data: the protocol, the samples, and the verdicts. Nothing here measures.
 
 pub mod judge;
-pub mod pairs;
 pub mod protocol;
 pub mod results;
 pub mod rounds;

@@ -2,12 +2,11 @@
 //!
 //! `cargo run -p rehearse --example steps -- [--constants FILE] CARD... < STEPS.csv`
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rehearse::Trace;
-use rehearse::time::{self, Precision, Work, WorkKind};
+use rehearse::time::{self, Work};
 use sim::cards::Card;
-use sim::trace::Phase;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 
 fn main() -> Result<()> {
@@ -20,11 +19,14 @@ fn main() -> Result<()> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
     let mut cases: BTreeMap<&str, Vec<Work>> = BTreeMap::new();
-    for line in text.lines().skip(1) {
-        let fields: Vec<&str> = line.split(',').collect();
-        let &[case, operator, .., count] = fields.as_slice() else { bail!("'{line}' is no row of a step") };
-        let work = work(&fields, operator).with_context(|| format!("'{line}' is no row of a step"))?;
-        cases.entry(case).or_default().extend(vec![work; count.parse()?]);
+    let mut lines = text.lines();
+    let columns: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+    for line in lines {
+        let row: HashMap<&str, &str> = columns.iter().copied().zip(line.split(',')).collect();
+        let column = |name: &str| row.get(name).copied();
+        let read = || Some((column("case")?, time::work_of(column)?, column("count")?.parse().ok()?));
+        let (case, work, count) = read().with_context(|| format!("'{line}' is no row of a step"))?;
+        cases.entry(case).or_default().extend(vec![work; count]);
     }
     println!("case,card,seconds,device_seconds,low,high,bound_by,records,launches,classes,unrecorded");
     for (case, work) in cases {
@@ -51,33 +53,4 @@ fn main() -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// case,operator,kind,precision,flags,alignment,launches,flops,bytes,m,n,k,batch,groups,taps,direction,stride,count
-fn work(fields: &[&str], operator: &str) -> Option<Work> {
-    let integer = |at: usize| fields.get(at)?.parse::<u32>().ok();
-    let (kind, precision) = (WorkKind::named(fields.get(2)?)?, Precision::named(fields.get(3)?)?);
-    let (flags, direction) = (integer(4)?, u8::try_from(integer(15)?).ok()?);
-    Some(Work {
-        kind,
-        precision,
-        phase: if direction != 0 || operator.contains("backward") { Phase::Backward } else { Phase::Forward },
-        changes_layout: flags & 4 != 0,
-        is_channels_last: flags & 16 != 0,
-        is_transposed: flags & 32 != 0,
-        is_volume: flags & 64 != 0,
-        alignment: u16::try_from(integer(5)?).ok()?,
-        launches: integer(6)?,
-        flops: fields.get(7)?.parse().ok()?,
-        bytes: fields.get(8)?.parse().ok()?,
-        m: integer(9)?,
-        n: integer(10)?,
-        k: integer(11)?,
-        batch: integer(12)?,
-        groups: integer(13)?,
-        taps: u16::try_from(integer(14)?).ok()?,
-        direction,
-        stride: u8::try_from(integer(16)?).ok()?,
-        ..Work::default()
-    })
 }

@@ -3,8 +3,7 @@
 use super::markup::Markdown;
 use super::prose::{self, Against};
 use super::recorded::Recorded;
-use record::judge::{Changed, Verdict};
-use record::protocol::Platform;
+use record::judge::Verdict;
 
 /// A claim or published figure that was changed, with its verdicts by machine.
 struct ChangeRow<'a> {
@@ -15,33 +14,27 @@ struct ChangeRow<'a> {
 }
 
 /// The table, as Markdown: a row for each change.
-pub fn table<'a>(recorded: &'a [Recorded]) -> String {
+pub fn table(recorded: &[Recorded]) -> String {
     let mut rows: Vec<ChangeRow> = Vec::new();
     for run in recorded.iter().filter(|run| !run.is_own) {
-        let mut add = |id: &'a str, changed: &'a Changed, platform: Platform, carries: bool, now: Verdict, against| {
+        let claims = run.judgements.iter().map(|j| (&j.of.id, &j.changed, j.platform, j.carries, j.verdict, Against::Claim));
+        let published =
+            run.reproductions.iter().map(|r| (&r.of.id, &r.changed, r.platform, r.carries, r.verdict, Against::Published));
+        for (id, changed, platform, carries, now, against) in claims.chain(published) {
+            let Some(changed) = changed else { continue };
             let position = rows.iter().position(|row| row.id == id).unwrap_or_else(|| {
                 rows.push(ChangeRow { id, what: &changed.what, now: Vec::new(), without: Vec::new() });
                 rows.len() - 1
             });
             let without = changed.without.as_ref().map(|(verdict, _)| *verdict);
             if !carries || (now == Verdict::NotMeasured && without.is_none_or(|verdict| verdict == Verdict::NotMeasured)) {
-                return;
+                continue;
             }
             // As the run says it that is judged: results of another machine may be older.
             rows[position].what = &changed.what;
             let said = |verdict| format!("{}: {}", prose::platform(platform), prose::word(verdict, against));
             rows[position].now.push(said(now));
             rows[position].without.extend(without.map(said));
-        };
-        for judged in &run.judgements {
-            if let Some(changed) = &judged.changed {
-                add(&judged.claim.id, changed, judged.platform, judged.carries, judged.verdict, Against::Claim);
-            }
-        }
-        for found in &run.reproductions {
-            if let Some(changed) = &found.changed {
-                add(&found.published.id, changed, found.platform, found.comparable, found.verdict, Against::Published);
-            }
         }
     }
     let or_none = |verdicts: Vec<String>| match verdicts.len() {

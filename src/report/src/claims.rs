@@ -5,7 +5,7 @@ use super::plots::grouped;
 use super::prose::{self, Against};
 use super::recorded::Recorded;
 use base::units::counted;
-use record::judge::{Comparison, Evidence, Judgement, Outcome, Reproduction, Verdict};
+use record::judge::{Comparison, Evidence, Judged, Outcome, Reproduction, Verdict};
 use record::protocol::Published;
 use record::results::Status;
 use record::rules::RulePart;
@@ -65,11 +65,8 @@ pub struct VerdictRow {
 #[derive(Debug, Clone, Serialize)]
 pub struct ClaimSection {
     pub id: String,
-    pub from: Markdown,
     pub text: String,
     pub findings: Vec<Finding>,
-    /// Whether the claim is about the lab itself.
-    pub is_self_check: bool,
 }
 
 /// A published figure with what every machine gives instead.
@@ -79,6 +76,9 @@ pub struct PublishedSection {
     pub source: String,
     pub figure: String,
     pub setup: String,
+    /// What the machines found that can be put against it, those that came with the project and the user's own.
+    pub ours: String,
+    pub yours: String,
     pub findings: Vec<Finding>,
 }
 
@@ -105,7 +105,6 @@ pub struct ClaimPart {
     pub missing: Vec<String>,
     /// What all compared cells have in common.
     pub common: String,
-    pub head: Vec<String>,
     /// All comparisons, or the most telling ones where there are many.
     pub shown: Vec<Vec<String>>,
     /// How many are not shown.
@@ -137,16 +136,13 @@ pub fn published_of(of_experiment: &[Recorded]) -> Vec<&Published> {
 /// The claims of one experiment with the findings of its machines.
 pub fn sections(of_experiment: &[Recorded]) -> Vec<ClaimSection> {
     let section = |(id, text): (&str, &str)| {
-        let judged =
-            || of_experiment.iter().flat_map(|r| r.judgements.iter().map(move |j| (r, j))).filter(|(_, j)| j.claim.id == id);
+        let judged = of_experiment.iter().flat_map(|r| r.judgements.iter().map(move |j| (r, j)));
         ClaimSection {
             id: slug(id),
-            from: judged().next().map_or_else(Default::default, |(_, j)| guides(&j.claim.from)),
-            is_self_check: of_experiment[0].is_self_check(id),
             text: text.to_string(),
-            findings: judged()
-                .filter(|(_, judgement)| judgement.verdict != Verdict::NotMeasured)
-                .map(|(recorded, judgement)| finding(recorded, judgement))
+            findings: judged
+                .filter(|(_, judgement)| judgement.of.id == id && judgement.verdict != Verdict::NotMeasured)
+                .map(|(run, judgement)| finding(run, judgement, Against::Claim, prose::meaning(judgement)))
                 .collect(),
         }
     };
@@ -156,35 +152,40 @@ pub fn sections(of_experiment: &[Recorded]) -> Vec<ClaimSection> {
 /// The published figures of one experiment with the findings of its machines.
 pub fn published_sections(of_experiment: &[Recorded]) -> Vec<PublishedSection> {
     let section = |published: &Published| {
-        let found = of_experiment.iter().flat_map(|r| r.reproductions.iter().map(move |found| (r, found)));
+        let found = of_experiment.iter().flat_map(|run| run.reproductions.iter().map(move |found| (run, found)));
+        let found: Vec<(&Recorded, &Reproduction)> = found.filter(|(_, found)| found.of.id == published.id).collect();
+        let said = |is_own: bool| {
+            let compared = found.iter().filter(|(_, found)| found.carries && found.verdict != Verdict::NotMeasured);
+            let each = compared.filter(|(run, _)| run.is_own == is_own).map(|(run, found)| {
+                let effect = prose::effect_of_all(&run.protocol, &found.evidence);
+                format!("{}, {}: {effect}", prose::standing(found, Against::Published), prose::whose(found.platform, &run.machine))
+            });
+            each.collect::<Vec<_>>().join("; ")
+        };
+        let ours = Some(said(false)).filter(|ours| !ours.is_empty());
         PublishedSection {
             id: slug(&published.id),
             source: published.source.to_string(),
             figure: published.figure.to_string(),
             setup: published.setup.to_string(),
-            findings: found.filter(|(_, f)| f.published.id == published.id).map(|(r, f)| reproduction(r, f)).collect(),
+            ours: ours.unwrap_or_else(|| "not comparable here: it needs another device".to_string()),
+            yours: said(true),
+            findings: found
+                .iter()
+                .map(|(run, found)| finding(run, found, Against::Published, prose::why(&run.protocol, found)))
+                .collect(),
         }
     };
     published_of(of_experiment).into_iter().map(section).collect()
 }
 
-fn reproduction(recorded: &Recorded, found: &Reproduction) -> Finding {
+fn finding<T>(run: &Recorded, found: &Judged<T>, against: Against, meaning: String) -> Finding {
     Finding {
-        machine: recorded.machine.clone(),
+        machine: run.machine.clone(),
         device: prose::platform(found.platform).to_string(),
-        verdict: prose::reproduction(found),
-        meaning: prose::why(&recorded.protocol, found),
-        evidence: found.evidence.iter().map(|evidence| part(recorded, evidence, Against::Published)).collect(),
-    }
-}
-
-fn finding(recorded: &Recorded, judgement: &Judgement) -> Finding {
-    Finding {
-        machine: recorded.machine.clone(),
-        device: prose::platform(judgement.platform).to_string(),
-        verdict: prose::standing(judgement),
-        meaning: prose::meaning(judgement),
-        evidence: judgement.evidence.iter().map(|evidence| part(recorded, evidence, Against::Claim)).collect(),
+        verdict: prose::standing(found, against),
+        meaning,
+        evidence: found.evidence.iter().map(|evidence| part(run, evidence, against)).collect(),
     }
 }
 
@@ -204,14 +205,9 @@ fn part(recorded: &Recorded, evidence: &Evidence, against: Against) -> ClaimPart
         confirm,
         refute,
         tally: tally(&evidence.comparisons, against),
-        effects: prose::effects(protocol, evidence).map_or(String::new(), |effects| {
-            let intervals = prose::intervals(protocol, evidence).unwrap_or_default();
-            let spread = if intervals == "exact" { "exact".to_string() } else { intervals };
-            format!("{effects}, {spread}{}", evidence.rule.remark(&evidence.comparisons))
-        }),
+        effects: prose::effects(protocol, evidence),
         out_of_scope: out_of_scope(recorded, evidence),
         missing: missing(evidence),
-        head: ["effect", "95 % CI", "n", "outcome"].map(str::to_string).to_vec(),
         more: evidence.comparisons.len() - shown.len(),
         shown: shown.into_iter().map(row).collect(),
         common: common
@@ -316,12 +312,12 @@ pub fn verdicts(runs: &[Recorded]) -> Vec<VerdictRow> {
         let of_claim = rows.len();
         let (others, own): (Vec<&Recorded>, Vec<&Recorded>) = runs.iter().partition(|run| !run.is_own);
         for run in others.into_iter().chain(own) {
-            for judgement in run.judgements.iter().filter(|j| j.claim.id == id && j.verdict != Verdict::NotMeasured) {
+            for judgement in run.judgements.iter().filter(|j| j.of.id == id && j.verdict != Verdict::NotMeasured) {
                 let effect = prose::effect_of_all(&run.protocol, &judgement.evidence);
                 let device = prose::platform(judgement.platform);
                 let same = rows[of_claim..].iter_mut().find(|row| run.is_own && row.device == device);
                 if let Some(row) = same {
-                    row.yours.push(format!("{}: {effect}", prose::standing(judgement)));
+                    row.yours.push(format!("{}: {effect}", prose::standing(judgement, Against::Claim)));
                     continue;
                 }
                 rows.push(VerdictRow {
@@ -331,9 +327,9 @@ pub fn verdicts(runs: &[Recorded]) -> Vec<VerdictRow> {
                     is_own: run.is_own,
                     claim: Markdown::text(text),
                     id: slug(id),
-                    guides: guides(&judgement.claim.from),
+                    guides: guides(&judgement.of.from),
                     machine: prose::whose(judgement.platform, &run.machine),
-                    verdict: prose::standing(judgement),
+                    verdict: prose::standing(judgement, Against::Claim),
                     kind: if judgement.carries { judgement.verdict.to_string() } else { "informational".to_string() },
                 });
             }

@@ -6,7 +6,7 @@ use super::prose;
 use super::recorded::{Recorded, read_machine};
 use anyhow::{Context, Result, ensure};
 use record::protocol::Platform;
-use record::results::{holds_results, reference};
+use record::results::{folders, holds_results, reference};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -54,13 +54,7 @@ pub fn contribute(given: &Path, results: &Path) -> Result<Contribution> {
 
 /// The folders of machines in a folder, or the folder itself.
 fn machines_in(folder: &Path, depth: usize) -> Vec<PathBuf> {
-    let below = |folder: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        let mut folders: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
-        folders.sort();
-        folders
-    };
-    let folders = below(folder);
+    let folders = folders(folder).unwrap_or_default();
     if folders.iter().any(|experiment| holds_results(experiment)) {
         return vec![folder.to_path_buf()];
     }

@@ -1,6 +1,6 @@
 //! Two machines side by side: which verdicts differ, and which effects lie apart by more than their intervals explain.
 
-use super::prose;
+use super::prose::{self, Against};
 use super::recorded::{Recorded, read_machine};
 use anyhow::{Result, ensure};
 use record::judge::{Judgement, Verdict};
@@ -29,7 +29,7 @@ pub fn diff(a: &Path, b: &Path) -> Result<String> {
     for (a, b) in &pairs {
         for judgement in &a.judgements {
             let other = b.judgements.iter().find(|o| {
-                o.claim.id == judgement.claim.id && (o.platform == Platform::Python) == (judgement.platform == Platform::Python)
+                o.of.id == judgement.of.id && (o.platform == Platform::Python) == (judgement.platform == Platform::Python)
             });
             let Some(other) = other.filter(|o| o.verdict != Verdict::NotMeasured && judgement.verdict != Verdict::NotMeasured)
             else {
@@ -43,10 +43,10 @@ pub fn diff(a: &Path, b: &Path) -> Result<String> {
                 continue;
             }
             let said = |run: &Recorded, j: &Judgement| {
-                format!("{}: {}", prose::standing(j), prose::effect_of_all(&run.protocol, &j.evidence))
+                format!("{}: {}", prose::standing(j, Against::Claim), prose::effect_of_all(&run.protocol, &j.evidence))
             };
             let list = if is_incomplete { &mut incomplete } else { &mut verdicts };
-            writeln!(list, "{}\n  A {}\n  B {}", judgement.claim.id, said(a, judgement), said(b, other))?;
+            writeln!(list, "{}\n  A {}\n  B {}", judgement.of.id, said(a, judgement), said(b, other))?;
         }
     }
     writeln!(text, "Verdicts: {same} the same; different:\n{}", or_none(&verdicts))?;

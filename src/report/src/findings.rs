@@ -78,20 +78,10 @@ impl<'a> ExperimentFindings<'a> {
         self.runs[0].protocol.subject.kind
     }
 
-    /// What the technique saves, for the order of all of them: the middle of its effects on memory; what has none comes last.
+    /// What the technique saves, for the order of all of them: the least of the middle ratios of memory among the machines that came with the
+    /// project; infinite where there is none, so that it comes last.
     pub fn saving(&self) -> f64 {
-        self.effects.iter().map(FoundEffect::saving).fold(f64::INFINITY, f64::min)
+        let effects = self.effects.iter().flat_map(|found| &found.memory).filter(|effect| !effect.is_own);
+        effects.map(|effect| effect.middle).fold(f64::INFINITY, f64::min)
     }
-}
-
-impl FoundEffect<'_> {
-    /// The least of the middle ratios of memory among the machines that came with the project; infinite where there is none.
-    pub fn saving(&self) -> f64 {
-        reference(&self.memory).map(|effect| effect.middle).fold(f64::INFINITY, f64::min)
-    }
-}
-
-/// The effects that came with the project.
-pub fn reference(effects: &[Effect]) -> impl Iterator<Item = &Effect> {
-    effects.iter().filter(|effect| !effect.is_own)
 }

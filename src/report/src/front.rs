@@ -150,8 +150,10 @@ fn guides(findings: &Findings) -> Vec<GuideLine> {
             for (id, _) in claims_of(runs) {
                 let is_from =
                     |run: &Recorded| run.protocol.claims.iter().any(|c| c.id == id && guides_of(&c.from).any(|n| n == number));
-                if runs.iter().any(|run| run.is_own == is_own && is_from(run)) {
-                    *counts.entry(standing(runs.iter().filter(|run| run.is_own == is_own), id)).or_default() += 1;
+                let runs = || runs.iter().filter(move |run| run.is_own == is_own);
+                if runs().any(is_from) {
+                    let judged = runs().flat_map(|run| &run.judgements).filter(|judged| judged.of.id == id);
+                    *counts.entry(prose::together(judged).map_or("not judged:", prose::symbol)).or_default() += 1;
                 }
             }
         }
@@ -170,20 +172,6 @@ fn guides(findings: &Findings) -> Vec<GuideLine> {
     lines
 }
 
-/// The symbol of a claim over all machines whose figures carry it: where they differ, it depends.
-fn standing<'a>(runs: impl Iterator<Item = &'a Recorded>, id: &str) -> &'static str {
-    let judged = runs.flat_map(|run| &run.judgements).filter(|judged| judged.claim.id == id && judged.carries);
-    let mut verdicts: Vec<Verdict> = judged.map(|judged| judged.verdict).filter(|v| *v != Verdict::NotMeasured).collect();
-    verdicts.sort_unstable();
-    verdicts.dedup();
-    match verdicts[..] {
-        [] => "not judged:",
-        [one] => prose::symbol(one),
-        _ if verdicts.contains(&Verdict::Incomplete) => prose::symbol(Verdict::Incomplete),
-        _ => prose::symbol(Verdict::Depends),
-    }
-}
-
 /// What shows how far the lab can be trusted, counted.
 fn trust(findings: &Findings, pages: &[Page]) -> Vec<Markdown> {
     let mut lines = Vec::new();
@@ -191,10 +179,9 @@ fn trust(findings: &Findings, pages: &[Page]) -> Vec<Markdown> {
     for runs in findings.experiments.iter().map(|experiment| experiment.runs) {
         for (id, _) in claims_of(runs).into_iter().filter(|(id, _)| runs[0].is_self_check(id)) {
             let judged = runs.iter().filter(|run| !run.is_own).flat_map(|run| &run.judgements);
-            let judged = judged.filter(|j| j.claim.id == id && j.carries);
-            let verdicts: Vec<Verdict> = judged.map(|j| j.verdict).filter(|verdict| *verdict != Verdict::NotMeasured).collect();
-            all += usize::from(!verdicts.is_empty());
-            hold += usize::from(!verdicts.is_empty() && verdicts.iter().all(|verdict| *verdict == Verdict::Confirmed));
+            let verdict = prose::together(judged.filter(|judged| judged.of.id == id));
+            all += usize::from(verdict.is_some());
+            hold += usize::from(verdict == Some(Verdict::Confirmed));
         }
     }
     let line =
@@ -209,7 +196,7 @@ fn trust(findings: &Findings, pages: &[Page]) -> Vec<Markdown> {
     let of_reference = findings.recorded.iter().filter(|run| !run.is_own);
     let found: Vec<_> = of_reference
         .flat_map(|run| &run.reproductions)
-        .filter(|r| r.comparable && !matches!(r.verdict, Verdict::NotMeasured | Verdict::Incomplete))
+        .filter(|r| r.carries && !matches!(r.verdict, Verdict::NotMeasured | Verdict::Incomplete))
         .collect();
     if !found.is_empty() {
         let reproduced = found.iter().filter(|r| r.verdict == Verdict::Confirmed).count();

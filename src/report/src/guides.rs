@@ -3,7 +3,7 @@
 use super::findings::Findings;
 use super::markup::Markdown;
 use super::pages::Page;
-use super::prose;
+use super::prose::{self, Against};
 use record::judge::Verdict;
 use record::protocol::SubjectKind;
 use serde::Serialize;
@@ -43,10 +43,10 @@ pub fn sentences(findings: &Findings) -> Vec<SentenceRow> {
             for (own_code, id) in [("", id.to_string()), ("its own code: ", format!("{id}{AS_WRITTEN}"))] {
                 for experiment in &findings.experiments {
                     let runs = experiment.runs.iter().filter(|run| !run.is_own);
-                    let of_claim = runs.flat_map(|run| &run.judgements).filter(|j| j.claim.id == id && j.carries);
+                    let of_claim = runs.flat_map(|run| &run.judgements).filter(|j| j.of.id == id && j.carries);
                     let said: Vec<String> = of_claim
                         .filter(|j| j.verdict != Verdict::NotMeasured)
-                        .map(|j| format!("{own_code}{}, {}", prose::standing(j), prose::platform(j.platform)))
+                        .map(|j| format!("{own_code}{}, {}", prose::standing(j, Against::Claim), prose::platform(j.platform)))
                         .collect();
                     if !said.is_empty() {
                         pages.push(Markdown::link(&experiment.runs[0].protocol.title, &experiment.page()));

@@ -17,12 +17,13 @@ mod guides;
 mod ladder;
 mod machines;
 mod markup;
+mod notes;
 mod pages;
+mod pairs;
 mod plots;
 mod prose;
 mod rankings;
 mod recorded;
-mod tables;
 mod versions;
 mod words;
 
@@ -31,6 +32,7 @@ pub use contribute::{Contribution, contribute};
 pub use diff::diff;
 
 use anyhow::{Context, Result};
+use claims::{PublishedSection, VerdictRow};
 use findings::{ExperimentFindings, Findings};
 use front::Front;
 use markup::Markdown;
@@ -43,7 +45,6 @@ use record::protocol::SubjectKind;
 use record::protocol::{Platform, PlotKind};
 use record::results::replace_file;
 use recorded::Recorded;
-use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// A report that is not written yet.
@@ -131,47 +132,37 @@ fn between(text: &str, written: &str, Marks(begins, ends): &Marks) -> Option<Str
 }
 
 impl Report {
-    /// Writes pictures first and the text that shows them last, each aside and renamed.
+    /// Writes pictures first and the text that shows them last, each aside and renamed; then removes what an earlier report wrote and this one
+    /// does not have.
     fn save(&self, out: &Path) -> Result<PathBuf> {
-        let plots = out.join("plots");
+        let (plots, data) = (out.join("plots"), out.join(data::FOLDER));
+        let pictures = self
+            .pictures
+            .iter()
+            .flat_map(|picture| [(&picture.link.file, &picture.svg), (&picture.link.narrow, &picture.narrow_svg)]);
+        let pictures = pictures.map(|(name, svg)| (plots.join(name), svg.as_bytes()));
+        let tables = self.tables.iter().map(|table| (out.join(&table.path), table.csv.as_slice()));
+        let pages = self.pages.iter().map(|(name, markdown)| (out.join(name), markdown.as_bytes()));
+        let files: Vec<(PathBuf, &[u8])> = pictures.chain(tables).chain(pages).collect();
         let hint = || format!("cannot write the report to {}; name another folder with --out", out.display());
-        std::fs::create_dir_all(&plots).with_context(hint)?;
-        for picture in &self.pictures {
-            replace_file(&plots.join(&picture.file), picture.svg.as_bytes()).with_context(hint)?;
-            replace_file(&plots.join(&picture.narrow), picture.narrow_svg.as_bytes()).with_context(hint)?;
+        for folder in [&plots, &data] {
+            std::fs::create_dir_all(folder).with_context(hint)?;
         }
-        let data = out.join(data::FOLDER);
-        std::fs::create_dir_all(&data).with_context(hint)?;
-        for table in &self.tables {
-            replace_file(&out.join(&table.path), &table.csv).with_context(hint)?;
+        for (file, contents) in &files {
+            replace_file(file, contents).with_context(hint)?;
         }
-        for (name, markdown) in &self.pages {
-            replace_file(&out.join(name), markdown.as_bytes()).with_context(hint)?;
+        for (folder, extension) in [(plots.as_path(), "svg"), (data.as_path(), "csv"), (out, "md")] {
+            for entry in std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+                let old = entry.with_context(|| format!("reading {}", folder.display()))?.path();
+                let is_kept = old.extension().is_none_or(|found| found != extension) || files.iter().any(|(file, _)| *file == old);
+                let is_ours = || extension != "md" || std::fs::read_to_string(&old).is_ok_and(|text| text.starts_with(MADE));
+                if !is_kept && is_ours() {
+                    std::fs::remove_file(&old).with_context(|| format!("removing the outdated file {}", old.display()))?;
+                }
+            }
         }
-        let shown = |name: &str| self.pictures.iter().any(|p| p.file == name || p.narrow == name);
-        remove_others(&plots, "svg", &|path| shown(&name_of(path)), &|_| true)?;
-        let written = |path: &Path| self.tables.iter().any(|table| out.join(&table.path) == path);
-        remove_others(&data, "csv", &written, &|_| true)?;
-        let is_page = |path: &Path| self.pages.iter().any(|(name, _)| *name == name_of(path));
-        let is_made = |path: &Path| std::fs::read_to_string(path).is_ok_and(|text| text.starts_with(MADE));
-        remove_others(out, "md", &is_page, &is_made)?;
         Ok(out.join("README.md"))
     }
-}
-
-fn name_of(path: &Path) -> String {
-    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
-}
-
-/// Removes the files of one kind that an earlier report wrote and this one does not have.
-fn remove_others(folder: &Path, extension: &str, keep: &dyn Fn(&Path) -> bool, is_ours: &dyn Fn(&Path) -> bool) -> Result<()> {
-    for entry in std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
-        let old = entry.with_context(|| format!("reading {}", folder.display()))?.path();
-        if old.extension().is_some_and(|found| found == extension) && !keep(&old) && is_ours(&old) {
-            std::fs::remove_file(&old).with_context(|| format!("removing the outdated file {}", old.display()))?;
-        }
-    }
-    Ok(())
 }
 
 fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
@@ -185,8 +176,11 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     for experiment in experiments {
         let words = words::PageWords::of(&words::page_of(results, experiment.name()), experiment.runs, order.as_ref());
         let own = pictures_of(experiment.runs, words.placed.as_deref())?;
-        let links =
-            own.iter().filter(|(_, picture)| !picture.is_on_front).map(|(name, picture)| (name.clone(), picture.link())).collect();
+        let links = own
+            .iter()
+            .filter(|(_, picture)| !picture.is_on_front)
+            .map(|(name, picture)| (name.clone(), picture.link.clone()))
+            .collect();
         pages.push(pages::page(experiment, words, links));
         pictures.extend(own.into_iter().map(|(_, picture)| picture));
     }
@@ -197,7 +191,7 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
             pages.iter().find(shows).map_or(String::new(), |page| page.file.clone())
         });
     }
-    let shown = pictures.iter().filter(|picture| picture.is_on_front).map(Picture::link).collect();
+    let shown = pictures.iter().filter(|picture| picture.is_on_front).map(|picture| picture.link.clone()).collect();
     let project = results.parent().unwrap_or(Path::new(""));
     let read = |file: &str| std::fs::read_to_string(project.join(file)).ok();
     let together = read("docs/ecosystem.md").zip(read("tests/ecosystem/entry_points.csv"));
@@ -231,7 +225,7 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     if let Some(log) = &changelog {
         written.push(("versions.md".to_string(), render("versions", context! { command => Serde(&command), log => Serde(log) })?));
     }
-    let several = |title: &str, lead: &str, kind: SubjectKind, rows: &[claims::VerdictRow], published: &[PublishedLine]| {
+    let several = |title: &str, lead: &str, kind: SubjectKind, rows: &[VerdictRow], published: &[&PublishedSection]| {
         let pages = sorted(kind);
         render(
             "several",
@@ -240,8 +234,8 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
             },
         )
     };
-    let checks: Vec<claims::VerdictRow> = self_checks(findings);
-    let published = published(findings);
+    let checks: Vec<VerdictRow> = self_checks(findings);
+    let published: Vec<&PublishedSection> = findings.experiments.iter().flat_map(|experiment| &experiment.published).collect();
     let lead = "What the lab says of itself: that it computes what PyTorch computes, takes as many bytes, and does not see differences where \
                 there are none. None of this is advice.";
     written.push(("self-checks.md".to_string(), several("Self-checks", lead, SubjectKind::SelfCheck, &checks, &[])?));
@@ -278,59 +272,18 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
 }
 
 /// The lab's claims about itself that stand among those of techniques, and those of its own experiments.
-fn self_checks(findings: &Findings) -> Vec<claims::VerdictRow> {
+fn self_checks(findings: &Findings) -> Vec<VerdictRow> {
     let others = findings.experiments.iter().filter(|experiment| experiment.kind() != SubjectKind::SelfCheck);
     let about_the_lab =
         others.flat_map(|experiment| experiment.verdicts.iter().filter(|row| experiment.runs[0].is_self_check(&row.id)).cloned());
     // Another kind of device than the check is about neither holds nor breaks it.
-    let checked = |mut row: claims::VerdictRow| {
+    let checked = |mut row: VerdictRow| {
         if row.kind == "informational" {
             (row.effect, row.verdict) = ("–".into(), "? not known yet: about another kind of device".into());
         }
         row
     };
     about_the_lab.map(checked).collect()
-}
-
-/// A published figure and what every machine gives instead.
-#[derive(Debug, Serialize)]
-struct PublishedLine {
-    id: String,
-    figure: String,
-    source: String,
-    ours: String,
-    yours: String,
-    setup: String,
-    findings: Vec<claims::Finding>,
-}
-
-fn published(findings: &Findings) -> Vec<PublishedLine> {
-    let mut lines = Vec::new();
-    for ExperimentFindings { runs, published, .. } in &findings.experiments {
-        for section in published.iter().cloned() {
-            let found = runs.iter().flat_map(|run| run.reproductions.iter().map(move |found| (run, found)));
-            let of_figure = found.filter(|(_, found)| markup::slug(&found.published.id) == section.id);
-            let compared = of_figure.filter(|(_, found)| found.comparable && found.verdict != record::judge::Verdict::NotMeasured);
-            let (yours, ours): (Vec<_>, Vec<_>) = compared.partition(|(run, _)| run.is_own);
-            let said = |found: Vec<(&Recorded, &record::judge::Reproduction)>| -> String {
-                let each = found.into_iter().map(|(run, found)| {
-                    let effect = prose::effect_of_all(&run.protocol, &found.evidence);
-                    format!("{}, {}: {effect}", prose::reproduction(found), prose::whose(found.platform, &run.machine))
-                });
-                each.collect::<Vec<_>>().join("; ")
-            };
-            lines.push(PublishedLine {
-                ours: if ours.is_empty() { "not comparable here: it needs another device".to_string() } else { said(ours) },
-                yours: said(yours),
-                id: section.id,
-                figure: section.figure,
-                source: section.source,
-                setup: section.setup,
-                findings: section.findings,
-            });
-        }
-    }
-    lines
 }
 
 /// The pictures of an experiment by their plots' names: those that its page places, or all. One machine of each plot is drawn, a GPU before a

@@ -7,10 +7,10 @@ use super::prose;
 use super::recorded::Recorded;
 use base::units::Bytes;
 use base::units::counted;
-use record::judge::Verdict;
+use record::judge::{Judgement, Verdict};
 use record::results::{Manifest, Status};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// One way in which a machine was set up.
 #[derive(Debug, PartialEq, Serialize)]
@@ -48,7 +48,7 @@ pub fn claims(findings: &Findings) -> (Vec<String>, Vec<ClaimRow>) {
             let on = |machine: &&Recorded| {
                 let of_machine = experiment.runs.iter().filter(|run| run.machine == machine.machine);
                 let judged =
-                    of_machine.flat_map(|run| &run.judgements).filter(|j| j.claim.id == id && j.verdict != Verdict::NotMeasured);
+                    of_machine.flat_map(|run| &run.judgements).filter(|j| j.of.id == id && j.verdict != Verdict::NotMeasured);
                 let signs: Vec<&str> = judged.map(|j| if j.carries { prose::symbol(j.verdict) } else { prose::SHOWN }).collect();
                 signs.join(" ")
             };
@@ -99,40 +99,32 @@ fn setup(run: &Recorded) -> Setup {
 /// Claims by what became of them on one machine, counted once each, and apart from those about the lab itself.
 pub fn summary(recorded: &[Recorded], machine: &Recorded) -> String {
     let own = recorded.iter().filter(|r| r.machine == machine.machine);
-    let mut claims: BTreeMap<(&str, &str), BTreeSet<(u8, &str)>> = BTreeMap::new();
+    let mut claims: BTreeMap<(&str, &str), Vec<&Judgement>> = BTreeMap::new();
     let mut checks: BTreeMap<(&str, &str), bool> = BTreeMap::new();
     for (run, judgement) in own.flat_map(|run| run.judgements.iter().map(move |judgement| (run, judgement))) {
-        let id = (run.protocol.name.as_str(), judgement.claim.id.as_str());
-        if run.is_self_check(&judgement.claim.id) {
-            if judgement.carries && !matches!(judgement.verdict, Verdict::NotMeasured | Verdict::Incomplete) {
-                *checks.entry(id).or_insert(true) &= judgement.verdict == Verdict::Confirmed;
-            }
-            continue;
+        let id = (run.protocol.name.as_str(), judgement.of.id.as_str());
+        if !run.is_self_check(&judgement.of.id) {
+            claims.entry(id).or_default().push(judgement);
+        } else if judgement.carries && !matches!(judgement.verdict, Verdict::NotMeasured | Verdict::Incomplete) {
+            *checks.entry(id).or_insert(true) &= judgement.verdict == Verdict::Confirmed;
         }
-        claims.entry(id).or_default().insert(match (judgement.carries, judgement.verdict) {
-            (_, Verdict::NotMeasured) => (6, "need another device"),
-            (false, _) => (5, "informational"),
-            (true, Verdict::Incomplete) => (4, "not all measured"),
-            (true, Verdict::Confirmed) => (0, "confirmed"),
-            (true, Verdict::Refuted) => (1, "refuted"),
-            (true, Verdict::Depends) => (2, "depending"),
-            (true, Verdict::FallsShort) => (3, "falling short"),
-            (true, Verdict::InPart) => (3, "holding in part"),
-            (true, Verdict::Inconclusive) => (3, "not decided"),
-        });
     }
-    let mut counts: BTreeMap<(u8, &str), usize> = BTreeMap::new();
-    for standings in claims.values() {
+    let mut counts: BTreeMap<(Verdict, &str), usize> = BTreeMap::new();
+    for judged in claims.values() {
         // Where our side and PyTorch's differ it depends; what only one of them has is that one's.
-        let judged: Vec<_> = standings.iter().filter(|(rank, _)| *rank < 4).collect();
-        let incomplete = standings.iter().find(|(rank, _)| *rank == 4).filter(|_| !judged.is_empty());
-        let standing = match judged[..] {
-            _ if incomplete.is_some() => (4, "not all measured"),
-            [one] => *one,
-            [] => standings.iter().next().copied().unwrap_or((6, "need another device")),
-            _ => (2, "depending"),
+        let verdict = prose::together(judged.iter().copied()).unwrap_or(Verdict::NotMeasured);
+        let name = match verdict {
+            Verdict::Confirmed => "confirmed",
+            Verdict::Refuted => "refuted",
+            Verdict::Depends => "depending",
+            Verdict::FallsShort => "falling short",
+            Verdict::InPart => "holding in part",
+            Verdict::Inconclusive => "not decided",
+            Verdict::Incomplete => "not all measured",
+            Verdict::NotMeasured if judged.iter().any(|judged| judged.verdict != Verdict::NotMeasured) => "informational",
+            Verdict::NotMeasured => "need another device",
         };
-        *counts.entry(standing).or_default() += 1;
+        *counts.entry((verdict, name)).or_default() += 1;
     }
     let said: Vec<String> = counts.iter().map(|((_, name), count)| format!("{count} {name}")).collect();
     let of = if machine.is_prediction() { "predictions for " } else { "" };
@@ -152,7 +144,7 @@ fn published_summary(recorded: &[Recorded], machine: &Recorded) -> String {
     let mut counts: BTreeMap<Verdict, usize> = BTreeMap::new();
     let mut not_comparable = 0;
     for found in recorded.iter().filter(|r| r.machine == machine.machine).flat_map(|r| &r.reproductions) {
-        match found.comparable {
+        match found.carries {
             true => *counts.entry(found.verdict).or_default() += 1,
             false => not_comparable += 1,
         }

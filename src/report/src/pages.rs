@@ -1,15 +1,16 @@
 //! The page of one experiment: what to do, the picture, when it fails, one table, caveats; then, folded, rules, evidence and protocol.
 
-use super::claims::{self, ClaimSection, PublishedSection, VerdictRow};
+use super::claims::{self, ClaimSection, VerdictRow};
 use super::data;
 use super::effects::{Effect, compared};
 use super::findings::ExperimentFindings;
 use super::markup::{Markdown, slug};
+use super::notes::notes_of;
+use super::pairs::{Pairs, pairs};
 use super::plots::{PictureLink, distinct, grouped};
 use super::prose;
 use super::rankings::{self, Ranking};
 use super::recorded::Recorded;
-use super::tables;
 use super::words::PageWords;
 use base::units::percent;
 use record::protocol::{Metric, PEAK, Pass, PlainCell, SubjectKind, TIME};
@@ -62,13 +63,12 @@ pub struct Page {
     pub pictures: Vec<PictureLink>,
     pub verdicts: Vec<VerdictRow>,
     pub pivots: Vec<Pivot>,
-    pub pairs: Vec<tables::Table>,
+    pub pairs: Vec<Pairs>,
     pub rankings: Vec<Ranking>,
     pub threats: Vec<String>,
     /// Claims that no machine's figures can decide yet.
     pub undecided: Vec<String>,
     pub claims: Vec<ClaimSection>,
-    pub published: Vec<PublishedSection>,
     pub factors: Vec<FactorRow>,
     pub measured: Vec<MeasuredPart>,
     pub protocols_differ: bool,
@@ -97,11 +97,10 @@ pub fn page(findings: &ExperimentFindings, mut words: PageWords, pictures: Vec<(
         undecided: undecided.map(|(_, text)| text.to_string()).collect(),
         verdicts,
         pivots: runs.iter().flat_map(pivots).collect(),
-        pairs: runs.iter().filter_map(tables::beside_pytorch).collect(),
+        pairs: runs.iter().filter_map(|run| pairs(&run.protocol, run.manifest.profile, &run.samples)).collect(),
         rankings: runs.iter().flat_map(rankings::rankings).collect(),
         threats: first.protocol.threats.iter().map(|text| text.to_string()).collect(),
         claims: findings.claims.iter().filter(|claim| is_own(&claim.id)).cloned().collect(),
-        published: findings.published.clone(),
         factors: factors(runs),
         measured: runs.iter().filter(|run| data::has_rows(run)).map(measured).collect(),
         protocols_differ: runs.iter().any(|run| run.protocol != first.protocol),
@@ -220,7 +219,7 @@ fn measured(run: &Recorded) -> MeasuredPart {
         profile: run.manifest.profile.to_string(),
         command: run.manifest.commands.iter().map(|command| invocation(&command.argv)).collect::<Vec<_>>().join("; then "),
         data: Markdown::link("every configuration as CSV", &data::path(run)),
-        notes: tables::notes_of(run),
+        notes: notes_of(run),
     }
 }
 

@@ -2,10 +2,11 @@
 
 use base::stats::Interval;
 use base::units::{counted, range};
-use record::judge::{Evidence, Judgement, Outcome, Reproduction, Verdict, WhereItHolds};
+use record::judge::{Evidence, Judged, Judgement, Outcome, Reproduction, Verdict, WhereItHolds};
 use record::protocol::{Pass, PlainProtocol, Platform, alternatives, conditions, shared_terms};
 use record::results::Status;
 use record::rules::{PlainRule, RulePart};
+use std::collections::BTreeSet;
 
 /// What figures are put against: a verdict's words differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,20 +47,38 @@ pub fn word(verdict: Verdict, against: Against) -> String {
     }
 }
 
-/// What became of a claim on one machine.
-pub fn standing(judgement: &Judgement) -> String {
-    let found = (judgement.verdict, judgement.so_far(), judgement.measured());
-    let standing = standing_of(found, judgement.platform, judgement.carries, Against::Claim);
-    let after =
-        if judgement.carries && judgement.verdict == Verdict::Inconclusive { after(&judgement.evidence) } else { String::new() };
-    format!("{standing}{after}{}", in_part(judgement.verdict, judgement.parts()))
+/// What became of a claim or a published figure on one machine.
+pub fn standing<T>(judged: &Judged<T>, against: Against) -> String {
+    let (found, (measured, planned)) = (judged.verdict, judged.measured());
+    let prediction = if judged.platform == Platform::Dry { " (prediction)" } else { "" };
+    let standing = match (judged.carries, found) {
+        (false, _) if against == Against::Published => format!("{SHOWN} not comparable"),
+        (_, Verdict::NotMeasured) => verdict(found, against),
+        (false, Verdict::Incomplete) => format!("{SHOWN} informational, {measured} of {planned} measured"),
+        (false, _) => format!("{SHOWN} informational"),
+        (true, Verdict::Incomplete) => {
+            format!("{} {measured} of {planned} measured, so far {}{prediction}", symbol(found), word(judged.so_far, against))
+        }
+        (true, Verdict::Inconclusive) if against == Against::Claim => {
+            format!("{}{prediction}{}", verdict(found, against), after(&judged.evidence))
+        }
+        (true, _) => format!("{}{prediction}", verdict(found, against)),
+    };
+    match judged.parts() {
+        (some, all) if some < all && found != Verdict::NotMeasured => format!("{standing} ({some} of {all} parts)"),
+        _ => standing,
+    }
 }
 
-/// What became of a published figure on one machine.
-pub fn reproduction(reproduction: &Reproduction) -> String {
-    let found = (reproduction.verdict, reproduction.so_far(), reproduction.measured());
-    let standing = standing_of(found, reproduction.platform, reproduction.comparable, Against::Published);
-    format!("{standing}{}", in_part(reproduction.verdict, reproduction.parts()))
+/// The verdict on a claim over all whose figures carry it: where they differ, it depends. None where nobody's do.
+pub fn together<'a>(judged: impl IntoIterator<Item = &'a Judgement>) -> Option<Verdict> {
+    let carried = judged.into_iter().filter(|judged| judged.carries && judged.verdict != Verdict::NotMeasured);
+    let verdicts: BTreeSet<Verdict> = carried.map(|judged| judged.verdict).collect();
+    match verdicts.len() {
+        0 | 1 => verdicts.first().copied(),
+        _ if verdicts.contains(&Verdict::Incomplete) => Some(Verdict::Incomplete),
+        _ => Some(Verdict::Depends),
+    }
 }
 
 /// Why nothing is decided: after how many rounds intervals still reach over a threshold, or what failed.
@@ -70,30 +89,6 @@ fn after(evidence: &[Evidence]) -> String {
         (Some(fewest), Some(most)) => format!(" after {} rounds", range(fewest.to_string(), most.to_string())),
         _ if failed > 0 => format!(": {failed} failed"),
         _ => String::new(),
-    }
-}
-
-/// Of how many parts a verdict is, where not of all.
-fn in_part(verdict: Verdict, (judged, all): (usize, usize)) -> String {
-    if judged == all || verdict == Verdict::NotMeasured { String::new() } else { format!(" ({judged} of {all} parts)") }
-}
-
-fn standing_of(
-    (found, so_far, (measured, planned)): (Verdict, Verdict, (usize, usize)),
-    of: Platform,
-    carries: bool,
-    against: Against,
-) -> String {
-    let prediction = if of == Platform::Dry { " (prediction)" } else { "" };
-    match (carries, found) {
-        (false, _) if against == Against::Published => format!("{SHOWN} not comparable"),
-        (_, Verdict::NotMeasured) => verdict(found, against),
-        (false, Verdict::Incomplete) => format!("{SHOWN} informational, {measured} of {planned} measured"),
-        (false, _) => format!("{SHOWN} informational"),
-        (true, Verdict::Incomplete) => {
-            format!("{} {measured} of {planned} measured, so far {}{prediction}", symbol(found), word(so_far, against))
-        }
-        (true, _) => format!("{}{prediction}", verdict(found, against)),
     }
 }
 
@@ -145,10 +140,13 @@ pub fn holds(holds: &WhereItHolds) -> String {
     }
 }
 
-/// Smallest to largest effect of one part of a rule; none where nothing was compared.
-pub fn effects(protocol: &PlainProtocol, evidence: &Evidence) -> Option<String> {
-    let (low, high) = evidence.range()?;
-    Some(evidence.rule.effects(&protocol.metrics, low, high))
+/// Smallest to largest effect of one part of a rule, with the span of all intervals; empty where nothing was compared.
+pub fn effects(protocol: &PlainProtocol, evidence: &Evidence) -> String {
+    let Some((low, high)) = evidence.range() else { return String::new() };
+    let written = |low, high| evidence.rule.effects(&protocol.metrics, low, high);
+    let interval =
+        spread(evidence).map_or("exact".to_string(), |(low, high, rounds)| format!("95 % CI {}, n = {rounds}", written(low, high)));
+    format!("{}, {interval}{}", written(low, high), evidence.rule.remark(&evidence.comparisons))
 }
 
 /// The effects of all parts of a rule, with their intervals: changes in percent where they are ratios to a baseline.
@@ -178,17 +176,10 @@ fn once(parts: impl Iterator<Item = String>) -> String {
 
 /// Parts about the same figure are told apart by the levels that their selections do not share.
 fn own_levels(protocol: &PlainProtocol, evidence: &[Evidence], part: &Evidence) -> String {
-    fn terms(part: &Evidence) -> Vec<&str> {
-        shared_terms(part.rule.select())
-    }
-    let alike: Vec<Vec<&str>> = evidence
-        .iter()
-        .filter(|other| {
-            !other.comparisons.is_empty() && other.rule.subject(&protocol.metrics) == part.rule.subject(&protocol.metrics)
-        })
-        .map(terms)
-        .collect();
-    let own = terms(part).into_iter().filter(|term| !alike.iter().all(|terms| terms.contains(term)));
+    let subject = |part: &Evidence| part.rule.subject(&protocol.metrics);
+    let alike = evidence.iter().filter(|other| !other.comparisons.is_empty() && subject(other) == subject(part));
+    let alike: Vec<Vec<&str>> = alike.map(|other| shared_terms(other.rule.select())).collect();
+    let own = shared_terms(part.rule.select()).into_iter().filter(|term| !alike.iter().all(|terms| terms.contains(term)));
     let levels: Vec<String> = own.map(conditions).collect();
     if levels.is_empty() { String::new() } else { format!(" ({})", levels.join(", ")) }
 }
@@ -197,15 +188,6 @@ fn own_levels(protocol: &PlainProtocol, evidence: &[Evidence], part: &Evidence) 
 pub fn interval(protocol: &PlainProtocol, rule: &RulePart, effect: Interval) -> String {
     let write = |x: f64| rule.figure(&protocol.metrics, x);
     if effect.is_exact() { "exact".to_string() } else { format!("{} to {}", write(effect.low), write(effect.high)) }
-}
-
-/// The span of all intervals of one part of a rule, with the rounds behind them.
-pub fn intervals(protocol: &PlainProtocol, evidence: &Evidence) -> Option<String> {
-    if evidence.comparisons.is_empty() {
-        return None;
-    }
-    let Some((low, high, rounds)) = spread(evidence) else { return Some("exact".to_string()) };
-    Some(format!("95 % CI {}, n = {rounds}", evidence.rule.effects(&protocol.metrics, low, high)))
 }
 
 /// Ends of all intervals, and the rounds behind them; none where every figure is exact.
@@ -232,7 +214,7 @@ pub fn meaning(judgement: &Judgement) -> String {
         Verdict::FallsShort => "The effect is clear, and smaller than claimed: more rounds would not change that.".to_string(),
         _ => String::new(),
     };
-    let whose = carriers(&judgement.claim.judged_on);
+    let whose = carriers(&judgement.of.judged_on);
     match judgement.carries {
         true => text,
         false => format!("{whose} carry this verdict; these figures alone would say: {}. {text}", judgement.verdict),
@@ -263,12 +245,12 @@ pub fn is_timed(protocol: &PlainProtocol, rule: &PlainRule) -> bool {
 
 /// Why a published figure stands as it does on one machine, where its evidence does not say it.
 pub fn why(protocol: &PlainProtocol, reproduction: &Reproduction) -> String {
-    let Some(rule) = &reproduction.published.rule else {
+    let Some(rule) = &reproduction.of.rule else {
         return String::new();
     };
-    match (reproduction.comparable, reproduction.verdict) {
-        (false, _) if !reproduction.published.judged_on.contains(&reproduction.platform) => {
-            format!("Not comparable. {} be put against it.", carriers(&reproduction.published.judged_on))
+    match (reproduction.carries, reproduction.verdict) {
+        (false, _) if !reproduction.of.judged_on.contains(&reproduction.platform) => {
+            format!("Not comparable. {} be put against it.", carriers(&reproduction.of.judged_on))
         }
         (false, _) => "Not comparable: only times of a GPU may be put against it.".to_string(),
         (true, Verdict::NotMeasured) => not_measured(&reproduction.evidence, Against::Published),

@@ -4,9 +4,9 @@ use anyhow::{Context, Result, bail, ensure};
 use base::stats::Interval;
 use record::judge::{Judgement, Reproduction, RunContext, judge, reproduce};
 use record::protocol::{COMPUTED, LEAST_FLOPS, Metric, Pass, PlainCell, PlainGrid, PlainProtocol, Platform, SubjectKind, TIME};
-use record::results::{Manifest, PassRecord, Run, Samples, Status, holds_results, reference};
+use record::results::{Manifest, PassRecord, Run, Samples, Status, folders, holds_results, reference};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Error rate of the intervals that tables and plots show; verdicts use their own, widened for many comparisons.
 const ALPHA: f64 = 0.05;
@@ -28,8 +28,6 @@ pub struct Recorded {
     pub reproductions: Vec<Reproduction>,
     /// The highest rate at which this machine computed one operation in fp32, in operations a second; none where no experiment measured it.
     pub fastest: Option<f64>,
-    /// Worst outcome of each kind of pass over a cell, with its reason.
-    outcomes: BTreeMap<PlainCell, BTreeMap<Pass, (Status, String)>>,
     planned: BTreeSet<PlainCell>,
 }
 
@@ -51,14 +49,6 @@ impl Recorded {
         let taken = RunContext { profile: manifest.profile, device: manifest.identity.platform, rounds: &manifest.rounds };
         let judgements = judge(&protocol, taken, &samples);
         let reproductions = reproduce(&protocol, taken, &samples);
-        let mut outcomes: BTreeMap<PlainCell, BTreeMap<Pass, (Status, String)>> = BTreeMap::new();
-        for record in &passes {
-            let by_pass = outcomes.entry(record.cell.clone()).or_default();
-            let worst = by_pass.entry(record.pass).or_insert((record.status, record.reason.clone()));
-            if record.status > worst.0 {
-                *worst = (record.status, record.reason.clone());
-            }
-        }
         let planned = manifest.planned.iter().map(|text| PlainCell::parse(text).map_err(anyhow::Error::msg));
         let planned = planned.collect::<Result<_>>()?;
         Ok(Recorded {
@@ -71,7 +61,6 @@ impl Recorded {
             judgements,
             reproductions,
             fastest: None,
-            outcomes,
             planned,
         })
     }
@@ -96,7 +85,7 @@ impl Recorded {
 
     /// The cells of a grid that this run set out to measure, in the grid's order; a filter or a shard leaves the others out.
     pub fn cells(&self, grid: &PlainGrid) -> Vec<PlainCell> {
-        grid.cells().into_iter().filter(|cell| self.planned.contains(cell) || self.outcomes.contains_key(cell)).collect()
+        grid.cells().into_iter().filter(|cell| self.planned.contains(cell) || self.samples.status(cell).is_some()).collect()
     }
 
     /// All cells of the run, grid by grid.
@@ -106,12 +95,12 @@ impl Recorded {
 
     /// What became of one kind of pass over a cell; none where it left no row.
     pub fn outcome(&self, cell: &PlainCell, pass: Pass) -> Option<(Status, &str)> {
-        self.outcomes.get(cell)?.get(&pass).map(|(status, reason)| (*status, reason.as_str()))
+        self.samples.outcomes(cell)?.get(&pass).map(|(status, reason)| (*status, reason.as_str()))
     }
 
     /// Why a cell has no figure of a kind of pass: what became of that pass, or of another that stopped it.
     pub fn obstacle(&self, cell: &PlainCell, pass: Pass) -> Option<(Status, &str)> {
-        let by_pass = self.outcomes.get(cell)?;
+        let by_pass = self.samples.outcomes(cell)?;
         let not_ok = |outcome: &&(Status, String)| outcome.0 != Status::Ok;
         let own = by_pass.get(&pass).filter(not_ok);
         let other = || by_pass.values().filter(not_ok).max_by_key(|outcome| outcome.0);
@@ -139,7 +128,7 @@ impl Recorded {
 
     /// What went wrong with a cell, if anything; a skipped pass beside one that went well is no trouble.
     pub fn trouble(&self, cell: &PlainCell) -> Option<Status> {
-        let statuses = || self.outcomes.get(cell).into_iter().flat_map(|by_pass| by_pass.values().map(|(status, _)| *status));
+        let statuses = || self.samples.outcomes(cell).into_iter().flat_map(|by_pass| by_pass.values().map(|(status, _)| *status));
         let worst = statuses().max().filter(|status| *status != Status::Ok)?;
         (worst != Status::Skipped || statuses().all(|status| status == Status::Skipped)).then_some(worst)
     }
@@ -173,28 +162,19 @@ pub fn read_all(results: &Path) -> Result<Vec<Recorded>> {
         bail!(nothing());
     }
     let mut recorded: Vec<Recorded> = Vec::new();
-    for machine in folders_in(results)? {
-        recorded.extend(experiments_of(&machine)?);
+    for machine in folders(results)? {
+        let mut of_machine = experiments_of(&machine)?;
+        let fastest = of_machine.iter().filter_map(Recorded::highest_rate).reduce(f64::max);
+        of_machine.iter_mut().for_each(|run| run.fastest = fastest);
+        recorded.append(&mut of_machine);
     }
     ensure!(!recorded.is_empty(), nothing());
     let came = reference(results);
-    let is_own = |run: &Recorded| !came.contains(&run.machine);
-    if !recorded.iter().all(is_own) {
-        recorded.iter_mut().for_each(|run| run.is_own = !came.contains(&run.machine));
-    }
-    let mut fastest: BTreeMap<String, f64> = BTreeMap::new();
-    for run in &recorded {
-        if let Some(rate) = run.highest_rate() {
-            fastest.entry(run.machine.clone()).and_modify(|highest| *highest = highest.max(rate)).or_insert(rate);
-        }
-    }
+    let is_any_reference = recorded.iter().any(|run| came.contains(&run.machine));
     for run in &mut recorded {
-        run.fastest = fastest.get(&run.machine).copied();
+        run.is_own = is_any_reference && !came.contains(&run.machine);
     }
-    recorded.sort_by(|a, b| {
-        let key = |r: &Recorded| (r.protocol.name.clone(), r.is_own, r.platform(), r.machine.clone());
-        key(a).cmp(&key(b))
-    });
+    recorded.sort_by_cached_key(|run| (run.protocol.name.clone(), run.is_own, run.platform(), run.machine.clone()));
     Ok(recorded)
 }
 
@@ -213,8 +193,8 @@ pub fn read_machine(machine: &Path) -> Result<Vec<Recorded>> {
 }
 
 fn experiments_of(machine: &Path) -> Result<Vec<Recorded>> {
-    let folders = folders_in(machine)?.into_iter().filter(|experiment| holds_results(experiment));
-    folders.map(|experiment| read_one(machine, &experiment)).collect()
+    let experiments = folders(machine)?.into_iter().filter(|experiment| holds_results(experiment));
+    experiments.map(|experiment| read_one(machine, &experiment)).collect()
 }
 
 fn read_one(machine: &Path, experiment: &Path) -> Result<Recorded> {
@@ -231,19 +211,6 @@ fn read_one(machine: &Path, experiment: &Path) -> Result<Recorded> {
 
 fn name_of(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
-}
-
-fn folders_in(dir: &Path) -> Result<Vec<PathBuf>> {
-    let reading = || format!("reading the results in {}", dir.display());
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir).with_context(reading)? {
-        let path = entry.with_context(reading)?.path();
-        if path.is_dir() && !name_of(&path).starts_with('.') {
-            found.push(path);
-        }
-    }
-    found.sort();
-    Ok(found)
 }
 
 /// One record of each machine, those that measure before those that predict.

@@ -38,12 +38,8 @@ pub struct WordsBlock {
     pub rows: Vec<Vec<String>>,
 }
 
-/// What became of a figure.
-enum SlotOutcome {
-    Holds(String),
-    Broken(String, String),
-    Unknown,
-}
+/// A figure as it is written, and how it breaks its bound where it does.
+type SlotText = (String, Option<String>);
 
 /// The words of an experiment's page, as an editor left them beside its source: in the project that has the results, or that the reporter stands in.
 /// None where neither has the experiment.
@@ -110,7 +106,7 @@ fn told(block: &PageBlock, runs: &[Recorded], ladder: Option<&Ladder>) -> Option
     let of = |kind: &'static str, text: &str| WordsBlock { kind, text: text.to_string(), ..WordsBlock::default() };
     Some(match block {
         PageBlock::Heading(title) => of("heading", title),
-        // A title whose figures are missing or wrong leaves the generated one.
+        // A title whose figures are missing or wrong leaves the caption.
         PageBlock::Picture { name, title } => {
             let said = sentence("picture", title, runs, ladder).unwrap_or_else(|| of("picture", ""));
             WordsBlock { name: name.clone(), ..said }
@@ -139,33 +135,26 @@ fn told(block: &PageBlock, runs: &[Recorded], ladder: Option<&Ladder>) -> Option
 fn sentence(kind: &'static str, spans: &[PageSpan], runs: &[Recorded], ladder: Option<&Ladder>) -> Option<WordsBlock> {
     let mut said = WordsBlock { kind, ..WordsBlock::default() };
     for span in spans {
-        let slot = match span {
-            PageSpan::Text(text) => {
-                said.text += text;
-                continue;
+        match span {
+            PageSpan::Text(text) => said.text += text,
+            PageSpan::Slot(slot) => {
+                let (shown, broken) = figure(slot, runs, ladder)?;
+                said.wants.extend(broken);
+                if !slot.is_silent {
+                    said.text += &shown;
+                }
             }
-            PageSpan::Slot(slot) => slot,
-        };
-        let shown = match figure(slot, runs, ladder) {
-            SlotOutcome::Holds(text) => text,
-            SlotOutcome::Broken(text, why) => {
-                said.wants.push(why);
-                text
-            }
-            SlotOutcome::Unknown => return None,
-        };
-        if !slot.is_silent {
-            said.text += &shown;
         }
     }
     Some(said)
 }
 
-fn figure(slot: &PageSlot, runs: &[Recorded], ladder: Option<&Ladder>) -> SlotOutcome {
+/// None where there is no such figure.
+fn figure(slot: &PageSlot, runs: &[Recorded], ladder: Option<&Ladder>) -> Option<SlotText> {
     match &slot.source {
         SlotSource::Claim { id, verdict } => judged(runs, id, verdict),
         SlotSource::Rehearsed { technique, is_time, model, bound } => {
-            within(&ladder.map_or_else(Vec::new, |ladder| ladder.ratios(technique, *is_time, model)), *bound, &size(*bound))
+            within(&ladder?.ratios(technique, *is_time, model), *bound, &size(*bound))
         }
         SlotSource::Lab { on, metric, is_absolute, of, bound } => {
             let of_kind = |is_own: bool| runs.iter().filter(move |run| run.platform() == *on && run.is_own == is_own);
@@ -194,21 +183,17 @@ fn size(bound: Bound) -> impl Fn(f64, f64) -> String {
     }
 }
 
-fn within(found: &[f64], bound: Bound, write: &dyn Fn(f64, f64) -> String) -> SlotOutcome {
-    let (Some(low), Some(high)) = (found.iter().copied().reduce(f64::min), found.iter().copied().reduce(f64::max)) else {
-        return SlotOutcome::Unknown;
-    };
+fn within(found: &[f64], bound: Bound, write: &dyn Fn(f64, f64) -> String) -> Option<SlotText> {
+    let (low, high) = (found.iter().copied().reduce(f64::min)?, found.iter().copied().reduce(f64::max)?);
     let text = write(low, high);
-    if bound.holds(low) && bound.holds(high) {
-        return SlotOutcome::Holds(text);
-    }
     let bounds = match bound {
+        _ if bound.holds(low) && bound.holds(high) => return Some((text, None)),
         Bound::AtMost(x) => format!("at most {}", write(x, x)),
         Bound::AtLeast(x) => format!("at least {}", write(x, x)),
         Bound::Within(low, high) | Bound::Outside(low, high) => write(low, high),
     };
     let why = format!("it was written for {bounds}, and the figures are {text}");
-    SlotOutcome::Broken(text, why)
+    Some((text, Some(why)))
 }
 
 /// The figures of a metric over the cells of a selection: over their baselines', or as they are.
@@ -224,20 +209,16 @@ fn figures(run: &Recorded, metric: &str, is_absolute: bool, of: &str) -> Vec<f64
     cells.filter_map(figure).collect()
 }
 
-fn judged(runs: &[Recorded], id: &str, verdict: &str) -> SlotOutcome {
+fn judged(runs: &[Recorded], id: &str, verdict: &str) -> Option<SlotText> {
     let of = |is_own: bool| -> Vec<(Platform, Verdict)> {
         let judged = runs.iter().filter(|run| run.is_own == is_own).flat_map(|run| &run.judgements);
-        let says = judged.filter(|j| j.claim.id == id && j.carries);
+        let says = judged.filter(|j| j.of.id == id && j.carries);
         says.filter(|j| !matches!(j.verdict, Verdict::NotMeasured | Verdict::Incomplete)).map(|j| (j.platform, j.verdict)).collect()
     };
     let found = Some(of(false)).filter(|found| !found.is_empty()).unwrap_or_else(|| of(true));
     let other = found.iter().find(|(_, found)| !verdict.split('|').any(|known| known == found.to_string()));
-    match (found.is_empty(), other) {
-        (true, _) => SlotOutcome::Unknown,
-        (false, None) => SlotOutcome::Holds(String::new()),
-        (false, Some((platform, found))) => {
-            let whose = super::prose::platform(*platform);
-            SlotOutcome::Broken(String::new(), format!("the claim '{id}' was {verdict}, and is {found} on the {whose}"))
-        }
-    }
+    let broken = other.map(|(platform, found)| {
+        format!("the claim '{id}' was {verdict}, and is {found} on the {}", super::prose::platform(*platform))
+    });
+    (!found.is_empty()).then_some((String::new(), broken))
 }

@@ -18,10 +18,7 @@ namespace {
 
 constexpr int kSuccess = 0, kInvalidArgument = 2, kNotSupported = 3, kNotFound = 6, kInsufficientSize = 7;
 
-template <typename Call>
-void each_process(int card, Call call) {
-  vramlab::occupancy::each_process(card, [](void* data, int process, uint64_t bytes) { (*static_cast<Call*>(data))(process, bytes); }, &call);
-}
+using vramlab::occupancy::each_process;
 
 // A device's handle is its number, from 1 on.
 int number_of(const void* device) { return static_cast<int>(reinterpret_cast<intptr_t>(device)) - 1; }

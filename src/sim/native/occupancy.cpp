@@ -256,9 +256,9 @@ uint64_t used(int card, uint64_t memory) {
 
 bool is_up(int card) { return own && own->cards[card].context; }
 
-void each_process(int card, void (*call)(void* data, int process, uint64_t bytes), void* data) {
+void each_process(int card, const std::function<void(int process, uint64_t bytes)>& call) {
   const Locked lock;
-  each_share(card, [&](uint64_t process, uint64_t bytes) { call(data, static_cast<int>(process), bytes); });
+  each_share(card, [&](uint64_t process, uint64_t bytes) { call(static_cast<int>(process), bytes); });
 }
 
 void forked() {

@@ -2,12 +2,13 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 namespace vramlab::occupancy {
 
 constexpr int kMostCards = 16;
 
-// Cards are those of the machine, from 0 on, whatever a process calls them. Each call but `memory_of` may be the first of this process on a card,
+// Cards are those of the machine, from 0 on, whatever a process calls them. Each call may be the first of this process on a card,
 // which then has its CUDA context there. A card has `memory` bytes.
 
 // False where so much is not free. `outside` names the library that asks, where it is not PyTorch's allocator.
@@ -19,7 +20,7 @@ uint64_t used(int card, uint64_t memory);
 bool is_up(int card);
 
 // Calls with each process that has memory of the card, and its bytes; makes no context.
-void each_process(int card, void (*call)(void* data, int process, uint64_t bytes), void* data);
+void each_process(int card, const std::function<void(int process, uint64_t bytes)>& call);
 
 // Around a fork: the child has nothing of its parent's, and no context until it uses CUDA.
 void forked();

@@ -430,11 +430,8 @@ cudaError_t cudaSetDevice(int device) {
   // From CUDA 12 on.
   return come_up(device) ? cudaSuccess : last_error = cudaErrorMemoryAllocation;
 }
-cudaError_t cudaDriverGetVersion(int* version) {
-  *version = 13000;
-  return cudaSuccess;
-}
-cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
+int cudaDriverGetVersion(int* version) { return is(version, 13000); }
+int cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
 // CUDA 13's, and under its own name CUDA 12's.
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int device) { return properties(out, device, kCuda13); }
 cudaError_t cudaGetDeviceProperties_v2(void* out, int device) { return properties(out, device, kCuda12); }
@@ -465,7 +462,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int device) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMalloc(void** address, size_t bytes) { return allocate(current_device, address, bytes, __builtin_return_address(0)); }
+// Of the library that calls.
+#define ALLOCATE(address, bytes) allocate(current_device, address, bytes, __builtin_return_address(0))
+cudaError_t cudaMalloc(void** address, size_t bytes) { return ALLOCATE(address, bytes); }
 // For the driver, whose caller it is.
 int vramlab_dry_allocate(void** address, size_t bytes, const void* caller) { return allocate(current_device, address, bytes, caller); }
 cudaError_t cudaFreeHost(void* address);
@@ -492,17 +491,13 @@ cudaError_t cudaFree(void* address) {
   if (outside) tell_outside(device, reinterpret_cast<uint64_t>(address), -static_cast<int64_t>(bytes), outside);
   return cudaSuccess;
 }
-cudaError_t cudaMallocAsync(void** address, size_t bytes, cudaStream_t) {
-  return allocate(current_device, address, bytes, __builtin_return_address(0));
-}
-cudaError_t cudaMallocFromPoolAsync(void** address, size_t bytes, void*, cudaStream_t) {
-  return allocate(current_device, address, bytes, __builtin_return_address(0));
-}
+cudaError_t cudaMallocAsync(void** address, size_t bytes, cudaStream_t) { return ALLOCATE(address, bytes); }
+cudaError_t cudaMallocFromPoolAsync(void** address, size_t bytes, void*, cudaStream_t) { return ALLOCATE(address, bytes); }
 cudaError_t cudaFreeAsync(void* address, cudaStream_t) { return cudaFree(address); }
 // Rows begin at multiples of 512 bytes.
 cudaError_t cudaMallocPitch(void** address, size_t* pitch, size_t width, size_t height) {
   *pitch = (width + 511) / 512 * 512;
-  return allocate(current_device, address, *pitch * height, __builtin_return_address(0));
+  return ALLOCATE(address, *pitch * height);
 }
 struct PitchedAddress {
   void* address;
@@ -513,14 +508,14 @@ struct Extent {
 };
 cudaError_t cudaMalloc3D(PitchedAddress* out, Extent extent) {
   *out = {nullptr, (extent.width + 511) / 512 * 512, extent.width, extent.height};
-  return allocate(current_device, &out->address, out->pitch * extent.height * extent.depth, __builtin_return_address(0));
+  return ALLOCATE(&out->address, out->pitch * extent.height * extent.depth);
 }
 struct ChannelFormat {
   int bits[4], kind;
 };
 cudaError_t cudaMallocArray(void** array, const ChannelFormat* format, size_t width, size_t height, unsigned) {
   const auto bits = static_cast<size_t>(format->bits[0] + format->bits[1] + format->bits[2] + format->bits[3]);
-  return allocate(current_device, array, width * std::max<size_t>(height, 1) * bits / 8, __builtin_return_address(0));
+  return ALLOCATE(array, width * std::max<size_t>(height, 1) * bits / 8);
 }
 cudaError_t cudaFreeArray(void* array) { return cudaFree(array); }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
@@ -567,11 +562,6 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   captures.erase(found);
   return cudaSuccess;
 }
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  const std::lock_guard<std::mutex> lock(mutex);
-  *status = captures.count(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
 // CUDA 12's has no list of edges and the suffix _v2; what follows the graph is left alone in both.
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph,
                                      const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*) {
@@ -586,6 +576,7 @@ cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureSt
                                         const cudaGraphNode_t**, size_t*) {
   return cudaStreamGetCaptureInfo(stream, status, id, graph, nullptr, nullptr, nullptr);
 }
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) { return cudaStreamGetCaptureInfo(stream, status, nullptr); }
 cudaError_t cudaGraphInstantiateWithFlags(void** executable, cudaGraph_t graph, unsigned long long) {
   const std::lock_guard<std::mutex> lock(mutex);
   graphs[graph].owners++;
@@ -595,11 +586,8 @@ cudaError_t cudaGraphInstantiateWithFlags(void** executable, cudaGraph_t graph, 
 cudaError_t cudaGraphInstantiate(void** executable, cudaGraph_t graph, unsigned long long flags) {
   return cudaGraphInstantiateWithFlags(executable, graph, flags);
 }
-cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, size_t* count) {
-  // A graph without nodes gives a warning that the capture was empty.
-  if (count) *count = 1;
-  return cudaSuccess;
-}
+// A graph without nodes gives a warning that the capture was empty.
+int cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, size_t* count) { return count ? is(count, 1) : 0; }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return disown(graph); }
 cudaError_t cudaGraphExecDestroy(void* executable) { return disown(static_cast<cudaGraph_t>(executable)); }
 cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void* data, cudaHostFn_t destroy, unsigned references, unsigned) {
@@ -790,13 +778,10 @@ cudaError_t cudaDeviceGetPCIBusId(char* bus, int length, int device) {
 int cudaDeviceCanAccessPeer(int* can, int device, int peer) { return is(can, device != peer); }
 
 // Pools of the driver's: one, which keeps nothing.
-cudaError_t cudaDeviceGetDefaultMemPool(void** pool, int) {
-  static char one;
-  *pool = &one;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceGetMemPool(void** pool, int device) { return cudaDeviceGetDefaultMemPool(pool, device); }
-cudaError_t cudaMemPoolCreate(void** pool, const void*) { return cudaDeviceGetDefaultMemPool(pool, 0); }
+static char the_pool;
+int cudaDeviceGetDefaultMemPool(void** pool, int) { return is(pool, &the_pool); }
+int cudaDeviceGetMemPool(void** pool, int) { return is(pool, &the_pool); }
+int cudaMemPoolCreate(void** pool, const void*) { return is(pool, &the_pool); }
 int cudaMemPoolGetAttribute(void*, int, uint64_t* value) { return is(value, 0); }
 
 // ---- what has nothing to do, and what is refused -------------------------------------------------------------------------------------------
@@ -890,21 +875,12 @@ cudaError_t cudaLaunchKernel(const void* function, Shape, Shape, void** paramete
   if (count) vramlab_dry_launched(found, count);
   return cudaSuccess;
 }
-cudaError_t cudaLaunchCooperativeKernel(const void* function, Shape grid, Shape block, void** parameters) {
-  return cudaLaunchKernel(function, grid, block, parameters);
-}
-cudaError_t __cudaLaunchKernel(const void* function, Shape grid, Shape block, void** parameters) {
-  return cudaLaunchKernel(function, grid, block, parameters);
-}
-cudaError_t __cudaLaunchKernel_ptsz(const void* function, Shape grid, Shape block, void** parameters) {
-  return cudaLaunchKernel(function, grid, block, parameters);
-}
+#define LAUNCHES(name) \
+  cudaError_t name(const void* function, Shape grid, Shape block, void** parameters) { return cudaLaunchKernel(function, grid, block, parameters); }
+LAUNCHES(cudaLaunchCooperativeKernel) LAUNCHES(__cudaLaunchKernel) LAUNCHES(__cudaLaunchKernel_ptsz)
 cudaError_t cudaLaunchKernelExC(const void*, const void* function, void** parameters) { return cudaLaunchKernel(function, {}, {}, parameters); }
-cudaError_t cudaGetSymbolAddress(void** address, const void*) {
-  static char symbol[1 << 16];
-  *address = symbol;
-  return cudaSuccess;
-}
+static char the_symbol[1 << 16];
+int cudaGetSymbolAddress(void** address, const void*) { return is(address, the_symbol); }
 
 struct FunctionAttributes {
   size_t shared, constant, local;

@@ -168,13 +168,19 @@ Result written(Result result) {
   return result;
 }
 
+// The path of a file that is open; false, and errno, where it has none.
+bool path_of(int file, char* path) {
+  char number[40];
+  snprintf(number, sizeof number, "/proc/self/fd/%d", file);
+  return raw_readlink(number, path, kPath) > 0;
+}
+
 // Of a file that is open, which may be another disk's or a device.
 ssize_t written(int file, ssize_t result) {
   if (result >= 0 || !table || (errno != ENOSPC && errno != EDQUOT)) return result;
   const int before = errno;
-  char number[40], path[kPath];
-  snprintf(number, sizeof number, "/proc/self/fd/%d", file);
-  const bool is_ours = raw_readlink(number, path, sizeof path) > 0 && strncmp(path, upper, upper_length) == 0;
+  char path[kPath];
+  const bool is_ours = path_of(file, path) && strncmp(path, upper, upper_length) == 0;
   errno = before;
   return is_ours ? written(result) : result;
 }
@@ -327,9 +333,7 @@ int resolve(int folder, const char* path, bool follows, char* name, bool& moved)
   moved = false;
   *name = 0;
   if (*path != '/') {
-    char number[40];
-    snprintf(number, sizeof number, "/proc/self/fd/%d", folder);
-    if (folder == AT_FDCWD ? syscall(SYS_getcwd, name, kPath) <= 0 : raw_readlink(number, name, kPath) <= 0) return errno;
+    if (folder == AT_FDCWD ? syscall(SYS_getcwd, name, kPath) <= 0 : !path_of(folder, name)) return errno;
     if (*name != '/') return ENOENT;
     moved = strip(name);
     if (strcmp(name, "/") == 0) *name = 0;
@@ -843,9 +847,8 @@ const char* changed(int& folder, const char* path, bool follows, Place& place, i
 
 // Whether a file that is open is one that was there before: its mode and times stay.
 bool is_kept(int file) {
-  char number[40], path[kPath], name[kPath];
-  snprintf(number, sizeof number, "/proc/self/fd/%d", file);
-  if (!table || raw_readlink(number, path, sizeof path) <= 0 || *path != '/' || is_below(path, upper, upper_length)) return false;
+  char path[kPath], name[kPath];
+  if (!table || !path_of(file, path) || *path != '/' || is_below(path, upper, upper_length)) return false;
   Place place;
   int folder = AT_FDCWD;
   const char* given = path;
@@ -857,10 +860,9 @@ ssize_t leave_hole(int file, const void* bytes, size_t length, off_t at) {
   constexpr size_t kLeast = 1 << 16;
   const char* text = static_cast<const char*>(bytes);
   if (!table || length < kLeast || text[0] || memcmp(text, text + 1, length - 1) != 0) return -1;
-  char number[40], path[kPath];
-  snprintf(number, sizeof number, "/proc/self/fd/%d", file);
+  char path[kPath];
   struct stat about;
-  if (raw_readlink(number, path, sizeof path) <= 0 || !is_below(path, upper, upper_length)) return -1;
+  if (!path_of(file, path) || !is_below(path, upper, upper_length)) return -1;
   if (syscall(SYS_fstat, file, &about) != 0 || !S_ISREG(about.st_mode)) return -1;
   const bool moves = at < 0;
   if (moves) at = (fcntl(file, F_GETFL) & O_APPEND) ? about.st_size : syscall(SYS_lseek, file, 0, SEEK_CUR);
@@ -1045,6 +1047,14 @@ bool may_start(const char* program, bool looks_in_path) {
   int here = AT_FDCWD;            \
   READS(here, path, follows)
 
+// A function that reads what `path` stands for now.
+#define READS_BY(result, symbol, alias, arguments, follows, ...) \
+  result alias arguments asm(symbol);                            \
+  result alias arguments {                                       \
+    READS_HERE(path, follows);                                   \
+    return static_cast<result>(syscall(__VA_ARGS__));            \
+  }
+
 namespace {
 FILE* open_stream(const char* path, const char* mode) {
   const bool writes = *mode != 'r' || strchr(mode, '+');
@@ -1200,10 +1210,7 @@ STANDS_FOR(int, "statx", statx_of, int folder, const char* path, int flags, unsi
   READS(folder, path, !(flags & AT_SYMLINK_NOFOLLOW));
   return static_cast<int>(syscall(SYS_statx, folder, path, flags, mask, about));
 }
-STANDS_FOR(int, "access", access_of, const char* path, int mode) {
-  READS_HERE(path, true);
-  return static_cast<int>(syscall(SYS_faccessat, here, path, mode));
-}
+READS_BY(int, "access", access_of, (const char* path, int mode), true, SYS_faccessat, here, path, mode)
 STANDS_FOR(int, "faccessat", faccessat_of, int folder, const char* path, int mode, int flags) {
   READS(folder, path, !(flags & AT_SYMLINK_NOFOLLOW));
   BEHIND(int, "faccessat", int, const char*, int, int);
@@ -1224,10 +1231,7 @@ STANDS_FOR(ssize_t, "__readlinkat_chk", readlinkat_checked, int folder, const ch
 STANDS_FOR(char*, "realpath", realpath_of, const char* path, char* to) { return path_without_links(path, to); }
 STANDS_FOR(char*, "__realpath_chk", realpath_checked, const char* path, char* to, size_t) { return path_without_links(path, to); }
 STANDS_FOR(char*, "canonicalize_file_name", canonical_of, const char* path) { return path_without_links(path, nullptr); }
-STANDS_FOR(int, "chdir", enter, const char* path) {
-  READS_HERE(path, true);
-  return static_cast<int>(syscall(SYS_chdir, path));
-}
+READS_BY(int, "chdir", enter, (const char* path), true, SYS_chdir, path)
 STANDS_FOR(char*, "getcwd", where, char* to, size_t room) {
   BEHIND(char*, "getcwd", char*, size_t);
   char* found = behind_it(to, room);
@@ -1240,22 +1244,10 @@ STANDS_FOR_64(int, "statfs", disk_of, (const char* path, void* about), READS_HER
               BEHIND(int, "statfs64", const char*, void*); return behind_it(path, about);)
 STANDS_FOR_64(int, "statvfs", disk_of_v, (const char* path, void* about), READS_HERE(path, true);
               BEHIND(int, "statvfs64", const char*, void*); return behind_it(path, about);)
-STANDS_FOR(ssize_t, "getxattr", attribute_of, const char* path, const char* key, void* to, size_t room) {
-  READS_HERE(path, true);
-  return syscall(SYS_getxattr, path, key, to, room);
-}
-STANDS_FOR(ssize_t, "lgetxattr", attribute_of_link, const char* path, const char* key, void* to, size_t room) {
-  READS_HERE(path, false);
-  return syscall(SYS_lgetxattr, path, key, to, room);
-}
-STANDS_FOR(ssize_t, "listxattr", attributes_of, const char* path, char* to, size_t room) {
-  READS_HERE(path, true);
-  return syscall(SYS_listxattr, path, to, room);
-}
-STANDS_FOR(ssize_t, "llistxattr", attributes_of_link, const char* path, char* to, size_t room) {
-  READS_HERE(path, false);
-  return syscall(SYS_llistxattr, path, to, room);
-}
+READS_BY(ssize_t, "getxattr", attribute_of, (const char* path, const char* key, void* to, size_t room), true, SYS_getxattr, path, key, to, room)
+READS_BY(ssize_t, "lgetxattr", attribute_of_link, (const char* path, const char* key, void* to, size_t room), false, SYS_lgetxattr, path, key, to, room)
+READS_BY(ssize_t, "listxattr", attributes_of, (const char* path, char* to, size_t room), true, SYS_listxattr, path, to, room)
+READS_BY(ssize_t, "llistxattr", attributes_of_link, (const char* path, char* to, size_t room), false, SYS_llistxattr, path, to, room)
 
 STANDS_FOR(DIR*, "opendir", open_folder, const char* path) {
   Place place;
@@ -1268,11 +1260,10 @@ STANDS_FOR(DIR*, "opendir", open_folder, const char* path) {
   return read_folder(name, place);
 }
 STANDS_FOR(DIR*, "fdopendir", open_folder_of, int file) {
-  char name[kPath], number[40];
+  char name[kPath];
   Place place;
-  snprintf(number, sizeof number, "/proc/self/fd/%d", file);
   DIR* folder = behind(behind_fdopendir, "fdopendir")(file);
-  if (!folder || !table || raw_readlink(number, name, sizeof name) <= 0 || *name != '/') return folder;
+  if (!folder || !table || !path_of(file, name) || *name != '/') return folder;
   strip(name);
   return locate(name, place) ? follow_reading(folder, name, place) : folder;
 }

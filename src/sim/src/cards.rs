@@ -60,10 +60,8 @@ pub struct Card {
     /// like it; assumed here. `context_source` says where.
     pub context: u64,
     pub context_source: &'static str,
-    /// None of a size alone, and of a card that lacks one of the figures.
+    /// None of a size alone.
     pub speed: Option<Speed>,
-    /// Those that it lacks, as `cards.csv` calls them.
-    pub no_figures_of: &'static [&'static str],
     /// Who told the figures of its speed, and its memory.
     pub speed_source: &'static str,
     pub memory_source: &'static str,
@@ -88,37 +86,37 @@ pub fn all() -> &'static [Card] {
 
 /// A line of the file; the tests read all of them.
 fn read(line: &'static str) -> Option<Card> {
-    let mut fields = line.split(',');
-    let name = fields.next();
-    let title = fields.next()?;
-    let mut number = || fields.next()?.parse().ok();
-    let memory = number()?;
-    let (major, minor) = fields.next()?.split_once('.')?;
-    let mut number = || fields.next()?.parse().ok();
+    let fields: Vec<&'static str> = line.split(',').collect();
+    let text = |at: usize| fields.get(at).copied();
+    let number = |at: usize| text(at)?.parse::<u64>().ok();
+    let per_second =
+        |at: usize, unit: f64| text(at)?.parse::<f64>().ok().filter(|figure| *figure > 0.0).map(|figure| figure * unit);
+    let (major, minor) = text(3)?.split_once('.')?;
     Some(Card {
-        name,
-        title,
-        memory,
+        name: text(0),
+        title: text(1)?,
+        memory: number(2)?,
         capability: (major.parse().ok()?, minor.parse().ok()?),
-        multiprocessors: u32::try_from(number()?).ok()?,
-        threads_per_multiprocessor: u32::try_from(number()?).ok()?,
-        shared_per_block: number()?,
-        shared_opt_in: number()?,
-        shared_per_multiprocessor: number()?,
-        l2: number()?,
-        context: number()?,
-        context_source: fields.next()?,
-        speed: None,
-        no_figures_of: &[],
-        speed_source: "",
-        memory_source: "",
-        also: "",
+        multiprocessors: u32::try_from(number(4)?).ok()?,
+        threads_per_multiprocessor: u32::try_from(number(5)?).ok()?,
+        shared_per_block: number(6)?,
+        shared_opt_in: number(7)?,
+        shared_per_multiprocessor: number(8)?,
+        l2: number(9)?,
+        context: number(10)?,
+        context_source: text(11)?,
+        speed: Some(Speed {
+            bandwidth: per_second(12, 1e9)?,
+            single: per_second(13, 1e12)?,
+            tf32: per_second(14, 1e12)?,
+            half: per_second(15, 1e12)?,
+            host_bandwidth: per_second(16, 1e9)?,
+        }),
+        speed_source: text(17)?,
+        memory_source: text(18)?,
+        also: text(19)?,
     })
-    .map(|card| card.with_speed(fields))
 }
-
-/// Columns of a card's speed, and their units per second.
-const FIGURES: [(&str, f64); 5] = [("bandwidth", 1e9), ("single", 1e12), ("tf32", 1e12), ("half", 1e12), ("host_bandwidth", 1e9)];
 
 impl Card {
     /// A card of compute capability 9.0 with so many bytes.
@@ -126,22 +124,6 @@ impl Card {
         let usual = all().iter().find(|card| card.name == Some(USUAL)).unwrap_or(&all()[0]);
         let (context, context_source) = (512 << 20, "what cards of up to 48 GiB take at most, rounded");
         Card { name: None, title: "vramlab simulated GPU", memory, context, context_source, speed: None, ..*usual }
-    }
-
-    /// The rest of a line.
-    fn with_speed(self, mut fields: std::str::Split<'static, char>) -> Card {
-        let figures =
-            FIGURES.map(|(_, unit)| Some(fields.next()?.trim().parse::<f64>().ok().filter(|figure| *figure > 0.0)? * unit));
-        let lacking = FIGURES.iter().zip(figures).filter(|(_, figure)| figure.is_none()).map(|((name, _), _)| *name);
-        let speed = match figures {
-            [Some(bandwidth), Some(single), Some(tf32), Some(half), Some(host_bandwidth)] => {
-                Some(Speed { bandwidth, host_bandwidth, single, tf32, half })
-            }
-            _ => None,
-        };
-        let mut text = || fields.next().unwrap_or_default();
-        let (speed_source, memory_source, also) = (text(), text(), text());
-        Card { speed, no_figures_of: lacking.collect::<Vec<_>>().leak(), speed_source, memory_source, also, ..self }
     }
 
     /// The card with another size of memory.
@@ -162,13 +144,7 @@ impl Card {
 
     /// Value of [`ENVIRONMENT`].
     pub fn environment(&self) -> String {
-        let Card { title, memory, capability: (major, minor), multiprocessors, threads_per_multiprocessor, .. } = self;
-        let Card { shared_per_block, shared_opt_in, shared_per_multiprocessor, l2, .. } = self;
-        format!(
-            "{},{title},{memory},{major}.{minor},{multiprocessors},{threads_per_multiprocessor},{shared_per_block},{shared_opt_in},\
-             {shared_per_multiprocessor},{l2}",
-            self.name.unwrap_or_default()
-        )
+        format!("{},{},{},{}", self.name.unwrap_or_default(), self.title, self.memory, self.kind())
     }
 
     /// What PyTorch is told of the card, for a record of a dry run.
@@ -177,55 +153,25 @@ impl Card {
         format!("compute capability {major}.{minor}, {} multiprocessors", self.multiprocessors)
     }
 
-    /// The card without its name and memory: two for which that is the same differ by their size alone.
-    pub fn kind(&self) -> impl PartialEq + use<> {
-        let Card { capability, multiprocessors, threads_per_multiprocessor, .. } = *self;
-        let Card { shared_per_block, shared_opt_in, shared_per_multiprocessor, l2, .. } = *self;
-        (
-            [multiprocessors, threads_per_multiprocessor],
-            [shared_per_block, shared_opt_in, shared_per_multiprocessor, l2],
-            capability,
-        )
+    /// The card without its name and memory, as in `cards.csv`: two for which that is the same differ by their size alone.
+    pub fn kind(&self) -> String {
+        let Card { capability: (major, minor), multiprocessors, threads_per_multiprocessor: threads, l2, .. } = self;
+        let Card { shared_per_block: block, shared_opt_in: opt_in, shared_per_multiprocessor: multiprocessor, .. } = self;
+        format!("{major}.{minor},{multiprocessors},{threads},{block},{opt_in},{multiprocessor},{l2}")
     }
 }
 
 /// Words that tell one card from another for nobody: its maker, its form, and memory's kind.
-const BESIDE: [&str; 27] = [
-    "nvidia",
-    "geforce",
-    "tesla",
-    "quadro",
-    "rtx",
-    "gtx",
-    "gpu",
-    "graphics",
-    "card",
-    "generation",
-    "edition",
-    "workstation",
-    "server",
-    "blackwell",
-    "with",
-    "max",
-    "q",
-    "ac",
-    "sxm",
-    "sxm2",
-    "sxm3",
-    "sxm4",
-    "sxm5",
-    "sxm6",
-    "hbm3",
-    "hbm2e",
-    "hbm3e",
-];
+const BESIDE: &str = "nvidia geforce tesla quadro rtx gtx gpu graphics card generation edition workstation server blackwell with max q ac sxm \
+                      sxm2 sxm3 sxm4 sxm5 sxm6 hbm3 hbm2e hbm3e";
 
 /// What is left of a card's name when it is written as others write it: `NVIDIA A100-SXM4-80GB`, `a100 80gb` and `a100-80g` are `a10080g`. And
 /// apart from it the size of memory at its end, in GB, where one is there.
 fn key(text: &str) -> (String, Option<u64>) {
     let lower = text.to_ascii_lowercase();
     let mut words: Vec<String> = Vec::new();
-    for word in lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty() && !BESIDE.contains(word)) {
+    let is_beside = |word: &&str| word.is_empty() || BESIDE.split(' ').any(|each| each == *word);
+    for word in lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !is_beside(word)) {
         let word = ["nvidia", "geforce", "rtx", "gtx"].iter().fold(word, |word, before| word.strip_prefix(before).unwrap_or(word));
         let number =
             |end: &str| word.strip_suffix(end).filter(|digits| digits.parse::<u64>().is_ok()).map(|digits| format!("{digits}g"));
@@ -429,11 +375,6 @@ mod tests {
         let card: Card = "24GiB".parse().unwrap();
         assert_eq!((card.name, card.memory, card.capability, card.multiprocessors), (None, 24 << 30, (9, 0), 132));
         assert_eq!(card.speed, None);
-        // A line that ends before TF32, and one with nothing for the bandwidth.
-        let lacking = |rest: &'static str| all()[0].with_speed(rest.split(',')).no_figures_of;
-        assert_eq!(lacking("936,35.6"), ["tf32", "half", "host_bandwidth"]);
-        assert_eq!(lacking(",35.6,35.6,71,12.5"), ["bandwidth"]);
-        assert!(lacking("936,35.6,35.6,71,12.5").is_empty() && all().iter().all(|card| card.speed.is_some()));
         assert_eq!(card.to_string(), "24GiB");
         assert_eq!(Card::from(24 << 30), card);
         assert_eq!("RTX-4090".parse::<Card>().unwrap().to_string(), "rtx-4090");

@@ -68,6 +68,10 @@ macro_rules! listed {
                     $($name::$variant => $text,)*
                 }
             }
+
+            pub fn named(name: &str) -> Option<$name> {
+                $name::ALL.iter().copied().find(|one| one.name() == name)
+            }
         }
     };
     (@$of:ident $name:ident $($variant:ident,)*) => {};
@@ -192,14 +196,16 @@ const HEADER: usize = 64;
 /// Bytes of a record.
 pub const RECORD: usize = 80;
 
+/// The bytes of a record from a place on.
+pub fn field<const N: usize>(record: &[u8], at: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(&record[at..at + N]);
+    bytes
+}
+
 impl Event {
     /// None of what this version knows no kind or phase for. A stream is added to those that there are.
     pub fn read(record: &[u8; RECORD], streams: &mut Vec<u64>) -> Option<Event> {
-        fn field<const N: usize>(record: &[u8; RECORD], at: usize) -> [u8; N] {
-            let mut bytes = [0; N];
-            bytes.copy_from_slice(&record[at..at + N]);
-            bytes
-        }
         let (u64_at, u32_at) = (|at| u64::from_le_bytes(field(record, at)), |at| u32::from_le_bytes(field(record, at)));
         let i64_at = |at| i64::from_le_bytes(field(record, at));
         let stream = streams.iter().position(|known| *known == u64_at(48)).unwrap_or_else(|| {
@@ -366,27 +372,6 @@ fn position(at: usize) -> u32 {
 }
 
 impl MemoryBlock {
-    /// Of an `Alloc` at a position among the events.
-    pub fn begin(at: usize, event: &Event, category: Category) -> MemoryBlock {
-        MemoryBlock {
-            address: event.address,
-            bytes: event.bytes,
-            rounded: event.rounded,
-            made: position(at),
-            freed: NEVER,
-            completed: NEVER,
-            tensor: 0,
-            variable: 0,
-            device: event.device,
-            category,
-        }
-    }
-
-    /// Gives it back at a position among the events.
-    pub fn end(&mut self, at: usize) {
-        self.freed = position(at);
-    }
-
     pub fn made(&self) -> usize {
         self.made as usize
     }
@@ -419,11 +404,13 @@ pub fn blocks(events: &[Event]) -> Vec<MemoryBlock> {
             Kind::Alloc => {
                 live.insert(key, blocks.len());
                 labels.push((Label::Other, 0));
-                blocks.push(MemoryBlock::begin(at, event, Category::Other));
+                let Event { address, bytes, rounded, device, .. } = *event;
+                let (made, freed, completed, tensor, variable, category) = (position(at), NEVER, NEVER, 0, 0, Category::Other);
+                blocks.push(MemoryBlock { address, bytes, rounded, made, freed, completed, tensor, variable, device, category });
             }
             Kind::FreeRequested => {
                 if let Some(block) = live.remove(&key) {
-                    blocks[block].end(at);
+                    blocks[block].freed = position(at);
                     pending.insert(key, block);
                 }
             }
@@ -503,47 +490,15 @@ fn category(block: &MemoryBlock, label: Label, made: &Event, marks: &[(usize, Ph
     let kept = || passes.get(next_pass).is_some_and(|(next, _)| outlives(*next));
     // What a script does with outputs of a pass without gradients, where it never goes backward.
     let is_after_inference = || end.is_none() && next_pass > 0 && !passes[next_pass - 1].1;
+    let either = |is: bool, one: Category, other: Category| if is { one } else { other };
     match made.phase {
-        Phase::Forward if is_after_inference() => {
-            if kept() || made.module == 0 {
-                Category::Outputs
-            } else {
-                Category::Activations
-            }
-        }
-        Phase::Load => match end {
-            Some(end) if !outlives(end) => Category::Temporaries,
-            _ => Category::Other,
-        },
+        Phase::Forward if is_after_inference() => either(kept() || made.module == 0, Category::Outputs, Category::Activations),
+        Phase::Load => either(end.is_some_and(|end| !outlives(end)), Category::Temporaries, Category::Other),
         // Without an end it is a pass that failed, or one without training.
-        Phase::Forward => {
-            if end.is_none_or(outlives) {
-                Category::Activations
-            } else {
-                Category::Temporaries
-            }
-        }
-        Phase::Backward => {
-            if end.is_some_and(outlives) {
-                Category::Gradients
-            } else {
-                Category::Temporaries
-            }
-        }
-        Phase::Optimizer => {
-            if end.is_some_and(outlives) {
-                Category::OptimizerState
-            } else {
-                Category::OptimizerTemporaries
-            }
-        }
-        Phase::Evaluation | Phase::Generation => {
-            if kept() {
-                Category::Outputs
-            } else {
-                Category::Activations
-            }
-        }
+        Phase::Forward => either(end.is_none_or(outlives), Category::Activations, Category::Temporaries),
+        Phase::Backward => either(end.is_some_and(outlives), Category::Gradients, Category::Temporaries),
+        Phase::Optimizer => either(end.is_some_and(outlives), Category::OptimizerState, Category::OptimizerTemporaries),
+        Phase::Evaluation | Phase::Generation => either(kept(), Category::Outputs, Category::Activations),
         Phase::Saving => Category::Temporaries,
     }
 }

@@ -107,7 +107,7 @@ impl Backend for Cpu {
     }
 
     fn memory(&self) -> Result<Memory> {
-        let CpuMemory { live, peak, .. } = native::cpu_memory();
+        let CpuMemory { live, peak } = native::cpu_memory();
         Ok(Memory { requested: live, requested_peak: peak, allocated: live, reserved: live, others: Vec::new() })
     }
 

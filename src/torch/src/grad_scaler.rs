@@ -3,55 +3,11 @@
 //! fp16 has no number between 0 and 6e-8 and none beyond 65504. Gradients that are smaller would be lost, so the loss, and with it every
 //! gradient, is multiplied by a scale; before the optimizer's step they are divided by it. Where a gradient overflows on the way,
 //! the step is left out and the scale halved; after many steps without overflow it is doubled.
-//!
-//! ```no_run
-//! # use anyhow::Result;
-//! # use tch::{Device, Kind, Tensor, nn::Optimizer};
-//! # use torch::{GradScaler, autocast};
-//! # fn train(batches: Vec<Tensor>, forward: impl Fn(&Tensor) -> Tensor, optimizer: &mut Optimizer) -> Result<()> {
-//! let mut scaler = GradScaler::default();
-//! for batch in batches {
-//!     optimizer.zero_grad();
-//!     let loss = autocast(batch.device(), Kind::Half, || forward(&batch))?;
-//!     scaler.scale(&loss)?.backward();
-//!     scaler.unscale(optimizer)?; // only where gradients are read or changed, by clipping for instance
-//!     optimizer.clip_grad_norm(1.0);
-//!     scaler.step(optimizer)?;
-//!     scaler.update()?;
-//! }
-//! # Ok(())
-//! # }
-//! ```
 
 use super::native::amp;
 use anyhow::{Context, Result, ensure};
-use tch::{Device, Kind, Tensor};
-
-/// An optimizer as a gradient scaler sees it.
-pub trait Scalable {
-    /// The parameters whose gradients the optimizer applies.
-    fn parameters(&self) -> Vec<Tensor>;
-
-    /// Updates the parameters with their gradients.
-    ///
-    /// # Errors
-    /// libtorch's message.
-    fn step(&mut self) -> Result<()>;
-}
-
-/// tch's optimizers are loops over parameters and know nothing of scales.
-impl Scalable for tch::nn::Optimizer {
-    fn parameters(&self) -> Vec<Tensor> {
-        self.trainable_variables()
-    }
-
-    fn step(&mut self) -> Result<()> {
-        crate::attempt(|| {
-            tch::nn::Optimizer::step(self);
-            Ok(())
-        })
-    }
-}
+use tch::nn::Optimizer;
+use tch::{Kind, Tensor};
 
 /// What a scaler starts with, by PyTorch's names.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -127,20 +83,6 @@ impl GradScaler {
         self.enabled
     }
 
-    /// Brings scale and tracker onto a device now, where the first [`GradScaler::scale`] would do it.
-    ///
-    /// # Errors
-    /// libtorch's message.
-    pub fn place_on(&mut self, device: Device) -> Result<()> {
-        if self.enabled && self.placed.is_none() {
-            self.placed = Some(Placed {
-                scale: Tensor::f_full([] as [i64; 0], self.settings.scale, (Kind::Float, device))?,
-                growth_tracker: Tensor::f_zeros([] as [i64; 0], (Kind::Int, device))?,
-            });
-        }
-        Ok(())
-    }
-
     fn placed(&mut self, call: &str) -> Result<&mut Placed> {
         let missing = "This may indicate your script did not use scaler.scale(loss or outputs) earlier in the iteration.";
         self.placed.as_mut().with_context(|| format!("Attempted {call} but _scale is None.  {missing}"))
@@ -154,7 +96,12 @@ impl GradScaler {
         if !self.enabled {
             return Ok(loss.shallow_clone());
         }
-        self.place_on(loss.device())?;
+        if self.placed.is_none() {
+            self.placed = Some(Placed {
+                scale: Tensor::f_full([] as [i64; 0], self.settings.scale, (Kind::Float, loss.device()))?,
+                growth_tracker: Tensor::f_zeros([] as [i64; 0], (Kind::Int, loss.device()))?,
+            });
+        }
         Ok(loss.f_mul(&self.placed("scale")?.scale)?)
     }
 
@@ -164,7 +111,7 @@ impl GradScaler {
     /// # Errors
     /// Before the first `scale`, a second time since the last `update`, after `step`; fp16 gradients, which cannot hold what they would
     /// become.
-    pub fn unscale(&mut self, optimizer: &dyn Scalable) -> Result<()> {
+    pub fn unscale(&mut self, optimizer: &Optimizer) -> Result<()> {
         if !self.enabled {
             return Ok(());
         }
@@ -174,7 +121,7 @@ impl GradScaler {
             ScalerStage::Stepped => anyhow::bail!("unscale_() is being called after step()."),
             ScalerStage::Ready => {}
         }
-        let mut gradients: Vec<Tensor> = optimizer.parameters().iter().map(Tensor::grad).filter(Tensor::defined).collect();
+        let mut gradients: Vec<Tensor> = optimizer.trainable_variables().iter().map(Tensor::grad).filter(Tensor::defined).collect();
         ensure!(gradients.iter().all(|gradient| gradient.kind() != Kind::Half), "Attempting to unscale FP16 gradients.");
         // In double precision, so that no compiler's fp32 division matters.
         let inverse = scale.f_to_kind(Kind::Double)?.f_reciprocal()?.f_to_kind(Kind::Float)?;
@@ -192,9 +139,9 @@ impl GradScaler {
     /// # Errors
     /// Before the first `scale`, a second time since the last `update`; what [`GradScaler::unscale`] and the optimizer fail with; an
     /// optimizer none of whose parameters has a gradient.
-    pub fn step(&mut self, optimizer: &mut dyn Scalable) -> Result<bool> {
+    pub fn step(&mut self, optimizer: &mut Optimizer) -> Result<bool> {
         if !self.enabled {
-            optimizer.step()?;
+            optimizer.step();
             return Ok(true);
         }
         self.placed("step")?;
@@ -205,7 +152,7 @@ impl GradScaler {
         let found = self.found_inf.as_ref().context("No inf checks were recorded for this optimizer.")?;
         let finite = found.f_double_value(&[])? == 0.0;
         if finite {
-            optimizer.step()?;
+            optimizer.step();
         }
         self.stage = ScalerStage::Stepped;
         Ok(finite)

@@ -1,19 +1,18 @@
 //! Claims, published figures and pictures beside the grid that answers them, and the rules by which they are judged.
 
 use super::levels::{Cell, Has, Level};
-use super::selection::NO_CELL;
-use record::protocol::{self, Metric, Pass, Platform, REPRODUCES};
+use super::selection::{NO_CELL, Selecting};
+use record::protocol::{self, Metric, PlainCell, Platform, REPRODUCES};
 use record::rules::{
-    self, AgreementRule, Bound, ExponentRule, FalseAlarmsRule, FrequencyRule, Pick, PickedRule, RatioRule, RulePart, Scope,
+    AgreementRule, Bound, ExponentRule, FalseAlarmsRule, FrequencyRule, Pick, PickedRule, PlainRule, RatioRule, RulePart, Scope,
     TrendRule, ValueRule,
 };
 use std::ops::RangeInclusive;
-use std::rc::Rc;
 
 /// Which cells of a grid something is about; none of it says all.
 pub(super) type Predicate<C> = Option<Box<dyn Fn(&C) -> bool>>;
 
-pub(super) fn chosen<C: Cell>(predicate: &Predicate<C>, cells: &[C]) -> Vec<protocol::PlainCell> {
+pub(super) fn chosen<C: Cell>(predicate: &Predicate<C>, cells: &[C]) -> Vec<PlainCell> {
     cells.iter().filter(|cell| predicate.as_ref().is_none_or(|holds| holds(cell))).map(Cell::plain).collect()
 }
 
@@ -36,88 +35,45 @@ pub fn outside(range: RangeInclusive<f64>) -> Bound {
 
 /// How figures become a verdict, over the cells of a grid.
 pub struct Rule<C> {
-    kind: Kind,
+    /// What it becomes, but for its selections and bounds.
+    part: RulePart,
+    pub(super) metrics: Vec<Metric>,
     of: Predicate<C>,
     over: Predicate<C>,
-    terms: Terms,
+    confirm: Option<Bound>,
+    refute: Option<Bound>,
     decides: bool,
 }
 
-/// What is said of a rule, whatever its kind.
-#[derive(Clone, Default)]
-struct Terms {
-    confirm: Option<Bound>,
-    refute: Option<Bound>,
-    scope: Option<(Metric, Metric, f64)>,
-    along: Option<String>,
-}
+/// In the place of a bound until the rule is whole.
+const UNSAID: Bound = Bound::AtMost(f64::NAN);
 
-/// Makes a rule of one kind from what is said of it.
-#[derive(Clone)]
-struct Kind {
-    metrics: Vec<Metric>,
-    make: Rc<dyn Fn(Selected) -> Result<RulePart, &'static str>>,
-}
-
-/// The terms of a rule with its selections.
-struct Selected {
-    of: String,
-    over: String,
-    terms: Terms,
-}
-
-impl Selected {
-    fn bounds(&self) -> Result<(Bound, Bound), &'static str> {
-        self.terms.confirm.zip(self.terms.refute).ok_or("does not say what confirms and what refutes it")
-    }
-
-    fn along(&self) -> Result<String, &'static str> {
-        self.terms.along.clone().ok_or("does not say along which number")
-    }
-}
-
-fn rule<C>(metrics: &[Metric], make: impl Fn(Selected) -> Result<RulePart, &'static str> + 'static) -> Rule<C> {
-    Rule {
-        kind: Kind { metrics: metrics.to_vec(), make: Rc::new(make) },
-        of: None,
-        over: None,
-        terms: Terms::default(),
-        decides: true,
-    }
+fn rule<C>(metrics: &[Metric], part: impl Into<RulePart>) -> Rule<C> {
+    Rule { part: part.into(), metrics: metrics.to_vec(), of: None, over: None, confirm: None, refute: None, decides: true }
 }
 
 /// The metric of each cell over that of its baseline: exact for bytes, an interval for times.
 pub fn ratio<C>(metric: Metric) -> Rule<C> {
-    rule(&[metric], move |said| {
-        let (confirm, refute) = said.bounds()?;
-        let scope =
-            said.terms.scope.map(|(part, whole, at_least)| Scope { part: part.name.into(), whole: whole.name.into(), at_least });
-        Ok(RatioRule { metric: metric.name.into(), of: said.of, confirm, refute, scope }.into())
-    })
+    let (name, of) = (metric.name.into(), String::new());
+    rule(&[metric], RatioRule { metric: name, of, confirm: UNSAID, refute: UNSAID, scope: None })
 }
 
 /// The metric of each cell as it is.
 pub fn value<C>(metric: Metric) -> Rule<C> {
-    rule(&[metric], move |said| {
-        let (confirm, refute) = said.bounds()?;
-        Ok(ValueRule { metric: metric.name.into(), of: said.of, confirm, refute }.into())
-    })
+    let (name, of) = (metric.name.into(), String::new());
+    rule(&[metric], ValueRule { metric: name, of, confirm: UNSAID, refute: UNSAID })
 }
 
 /// Growth exponent of the metric along a number, between its two largest levels; [`Rule::along`] says which.
 pub fn growth<C>(metric: Metric) -> Rule<C> {
-    rule(&[metric], move |said| {
-        let ((confirm, refute), along) = (said.bounds()?, said.along()?);
-        Ok(ExponentRule { metric: metric.name.into(), along, of: said.of, confirm, refute }.into())
-    })
+    let (name, along, of) = (metric.name.into(), String::new(), String::new());
+    rule(&[metric], ExponentRule { metric: name, along, of, confirm: UNSAID, refute: UNSAID })
 }
 
 /// Whether the metric's ratio to its baseline grows along a number: Spearman's rank correlation; [`Rule::along`] says which.
 pub fn trend<C>(metric: Metric) -> Rule<C> {
-    rule(&[metric], move |said| {
-        let ((confirm, refute), along) = (said.bounds()?, said.along()?);
-        Ok(TrendRule { metric: metric.name.into(), along, of: said.of, confirm, refute }.into())
-    })
+    let (name, along, of) = (metric.name.into(), String::new(), String::new());
+    rule(&[metric], TrendRule { metric: name, along, of, confirm: UNSAID, refute: UNSAID })
 }
 
 /// Of the cells that differ in the compared factor alone, the one with the lowest metric, over the highest of those of [`Rule::over`].
@@ -131,36 +87,61 @@ pub fn highest<C>(metric: Metric) -> Rule<C> {
 }
 
 fn picked<C>(metric: Metric, pick: Pick) -> Rule<C> {
-    rule(&[metric], move |said| {
-        let (confirm, refute) = said.bounds()?;
-        if said.over == NO_CELL {
-            return Err("picks over no cell that is planned");
-        }
-        Ok(PickedRule { metric: metric.name.into(), pick, of: said.of, over: said.over, confirm, refute }.into())
-    })
+    let (name, of, over) = (metric.name.into(), String::new(), String::new());
+    rule(&[metric], PickedRule { metric: name, pick, of, over, confirm: UNSAID, refute: UNSAID })
 }
 
 /// Whether one metric predicts another: their ratio lies in the range in at least this share of the cells.
 pub fn agreement<C>(metric: Metric, reference: Metric, range: RangeInclusive<f64>, share: f64) -> Rule<C> {
-    let within = within(range);
-    rule(&[metric, reference], move |said| {
-        Ok(AgreementRule { metric: metric.name.into(), reference: reference.name.into(), of: said.of, within, share }.into())
-    })
+    let (name, other, of) = (metric.name.into(), reference.name.into(), String::new());
+    rule(&[metric, reference], AgreementRule { metric: name, reference: other, of, within: within(range), share })
 }
 
 /// How often levels that are one thing under several names would be called different, in resamplings of as many rounds as the profile takes.
 pub fn false_alarms<C>(metric: Metric, at_most: f64) -> Rule<C> {
-    rule(&[metric], move |said| Ok(FalseAlarmsRule { metric: metric.name.into(), of: said.of, at_most }.into()))
+    rule(&[metric], FalseAlarmsRule { metric: metric.name.into(), of: String::new(), at_most })
 }
 
 /// The share of `attempts` that `metric` counts, over the baseline's: an interval, because both are counts of chance. Judged only where the
 /// baseline's share is at least `least`.
 pub fn frequency<C>(metric: Metric, attempts: Metric, least: f64) -> Rule<C> {
-    rule(&[metric, attempts], move |said| {
-        let (confirm, refute) = said.bounds()?;
-        let (metric, attempts) = (metric.name.into(), attempts.name.into());
-        Ok(FrequencyRule { metric, attempts, of: said.of, confirm, refute, least }.into())
-    })
+    let (name, all, of) = (metric.name.into(), attempts.name.into(), String::new());
+    rule(&[metric, attempts], FrequencyRule { metric: name, attempts: all, of, confirm: UNSAID, refute: UNSAID, least })
+}
+
+/// The cells that a rule judges, as it has them.
+fn selection(part: &mut RulePart) -> &mut String {
+    match part {
+        RulePart::Ratio(RatioRule { of, .. })
+        | RulePart::Frequency(FrequencyRule { of, .. })
+        | RulePart::Value(ValueRule { of, .. })
+        | RulePart::Exponent(ExponentRule { of, .. })
+        | RulePart::Picked(PickedRule { of, .. })
+        | RulePart::Agreement(AgreementRule { of, .. })
+        | RulePart::Trend(TrendRule { of, .. })
+        | RulePart::FalseAlarms(FalseAlarmsRule { of, .. }) => of,
+    }
+}
+
+/// What confirms and what refutes a rule, where these are bounds of each comparison.
+fn bounds(part: &mut RulePart) -> Option<(&mut Bound, &mut Bound)> {
+    match part {
+        RulePart::Ratio(RatioRule { confirm, refute, .. })
+        | RulePart::Frequency(FrequencyRule { confirm, refute, .. })
+        | RulePart::Value(ValueRule { confirm, refute, .. })
+        | RulePart::Exponent(ExponentRule { confirm, refute, .. })
+        | RulePart::Picked(PickedRule { confirm, refute, .. })
+        | RulePart::Trend(TrendRule { confirm, refute, .. }) => Some((confirm, refute)),
+        RulePart::Agreement(_) | RulePart::FalseAlarms(_) => None,
+    }
+}
+
+/// The number along which a rule tells a growth or a trend.
+fn number_along(part: &mut RulePart) -> Option<&mut String> {
+    match part {
+        RulePart::Exponent(ExponentRule { along, .. }) | RulePart::Trend(TrendRule { along, .. }) => Some(along),
+        _ => None,
+    }
 }
 
 impl<C: Cell> Rule<C> {
@@ -175,11 +156,11 @@ impl<C: Cell> Rule<C> {
     }
 
     pub fn confirm(self, bound: Bound) -> Self {
-        Rule { terms: Terms { confirm: Some(bound), ..self.terms }, ..self }
+        Rule { confirm: Some(bound), ..self }
     }
 
     pub fn refute(self, bound: Bound) -> Self {
-        Rule { terms: Terms { refute: Some(bound), ..self.terms }, ..self }
+        Rule { refute: Some(bound), ..self }
     }
 
     /// Confirmed where the bound holds, refuted where it does not.
@@ -206,8 +187,10 @@ impl<C: Cell> Rule<C> {
 
     /// Judge only where, in the baseline, `part` is at least this share of `whole`.
     pub fn scope(mut self, part: Metric, whole: Metric, at_least: f64) -> Self {
-        self.terms.scope = Some((part, whole, at_least));
-        self.kind.metrics.extend([part, whole]);
+        if let RulePart::Ratio(RatioRule { scope, .. }) = &mut self.part {
+            *scope = Some(Scope { part: part.name.into(), whole: whole.name.into(), at_least });
+        }
+        self.metrics.extend([part, whole]);
         self
     }
 
@@ -216,55 +199,39 @@ impl<C: Cell> Rule<C> {
     where
         C: Has<L>,
     {
-        self.terms.along = Some(L::factor());
+        number_along(&mut self.part).into_iter().for_each(|along| *along = L::factor());
         self
     }
 
-    pub(super) fn erase(&self, cells: &[C]) -> UntypedRule {
-        UntypedRule {
-            kind: self.kind.clone(),
-            of: chosen(&self.of, cells),
-            over: chosen(&self.over, cells),
-            terms: self.terms.clone(),
-            decides: self.decides,
-        }
-    }
-}
-
-/// A rule over cells that are known.
-#[derive(Clone)]
-pub(super) struct UntypedRule {
-    kind: Kind,
-    of: Vec<protocol::PlainCell>,
-    over: Vec<protocol::PlainCell>,
-    terms: Terms,
-    decides: bool,
-}
-
-impl UntypedRule {
-    pub fn metrics(&self) -> &[Metric] {
-        &self.kind.metrics
-    }
-
-    /// The rule as plain data; `select` writes a set of cells down.
+    /// The rule as plain data, over the cells of its grid.
     ///
     /// # Errors
     /// Says what the rule lacks.
-    pub fn plain(self, select: &mut impl FnMut(&[protocol::PlainCell]) -> String) -> Result<rules::PlainRule, &'static str> {
-        if self.of.is_empty() {
+    pub(super) fn plain(&self, cells: &[C], select: Selecting) -> Result<PlainRule, &'static str> {
+        let mut part = self.part.clone();
+        let of = chosen(&self.of, cells);
+        if of.is_empty() {
             return Err("is about no cell that is planned");
         }
-        let said = Selected { of: select(&self.of), over: select(&self.over), terms: self.terms };
-        let plain = rules::PlainRule::Part((self.kind.make)(said)?);
-        Ok(if self.decides { plain } else { rules::PlainRule::Informational(Box::new(plain)) })
+        *selection(&mut part) = select(&of);
+        if let Some((confirm, refute)) = bounds(&mut part) {
+            (*confirm, *refute) = self.confirm.zip(self.refute).ok_or("does not say what confirms and what refutes it")?;
+        }
+        if number_along(&mut part).is_some_and(|along| along.is_empty()) {
+            return Err("does not say along which number");
+        }
+        if let RulePart::Picked(rule) = &mut part {
+            rule.over = select(&chosen(&self.over, cells));
+            if rule.over == NO_CELL {
+                return Err("picks over no cell that is planned");
+            }
+        }
+        let plain = PlainRule::Part(part);
+        Ok(if self.decides { plain } else { PlainRule::Informational(Box::new(plain)) })
     }
 }
 
-/// What a guide says, in our words.
-pub type Claim<C> = ClaimDef<ClaimText, Rule<C>>;
-
 /// What somebody says, and what judges it.
-#[derive(Debug)]
 pub struct ClaimDef<T, R> {
     pub(super) stated: T,
     pub(super) rules: Vec<R>,
@@ -273,14 +240,7 @@ pub struct ClaimDef<T, R> {
     pub(super) before: Vec<R>,
 }
 
-impl<T> ClaimDef<T, UntypedRule> {
-    /// Its rules, those before a change among them.
-    pub(super) fn all(&self) -> impl Iterator<Item = &UntypedRule> {
-        self.rules.iter().chain(&self.before)
-    }
-}
-
-impl<T: Clone, C: Cell> ClaimDef<T, Rule<C>> {
+impl<T, C: Cell> ClaimDef<T, Rule<C>> {
     fn of(stated: T) -> Self {
         ClaimDef { stated, rules: Vec::new(), changed: None, before: Vec::new() }
     }
@@ -293,9 +253,8 @@ impl<T: Clone, C: Cell> ClaimDef<T, Rule<C>> {
     }
 
     /// What was changed after a look at figures: when, what and why. [`ClaimDef::before`] says how it was judged without the change.
-    pub fn changed(mut self, what: &'static str) -> Self {
-        self.changed = Some(what);
-        self
+    pub fn changed(self, what: &'static str) -> Self {
+        ClaimDef { changed: Some(what), ..self }
     }
 
     /// What judged it before it was changed; that verdict is given beside the other. Where no rule is given, no figure that is taken today
@@ -305,31 +264,26 @@ impl<T: Clone, C: Cell> ClaimDef<T, Rule<C>> {
         self
     }
 
-    pub(super) fn erase(&self, cells: &[C]) -> ClaimDef<T, UntypedRule> {
-        let erased = |rules: &[Rule<C>]| rules.iter().map(|rule| rule.erase(cells)).collect();
-        ClaimDef { stated: self.stated.clone(), rules: erased(&self.rules), changed: self.changed, before: erased(&self.before) }
+    /// The metrics that its rules read, those before a change among them.
+    pub(super) fn metrics(&self) -> impl Iterator<Item = Metric> {
+        self.rules.iter().chain(&self.before).flat_map(|rule| rule.metrics.iter().copied())
     }
 }
 
-/// What of a claim does not depend on cells.
-#[derive(Debug, Clone)]
-pub struct ClaimText {
-    pub(super) id: &'static str,
-    pub(super) from: &'static str,
-    pub(super) text: &'static str,
-    pub(super) on: Option<Vec<Platform>>,
-    pub(super) about_the_lab: bool,
-}
+/// What a guide says, in our words.
+pub type Claim<C> = ClaimDef<protocol::Claim, Rule<C>>;
 
 impl<C: Cell> Claim<C> {
     /// `from` names the guides that make the claim, by number.
-    pub fn new(id: &'static str, from: &'static str, text: &'static str) -> Self {
-        ClaimDef::of(ClaimText { id, from, text, on: None, about_the_lab: false })
+    pub fn new(id: &str, from: &str, text: &str) -> Self {
+        let (id, from, text) = (id.into(), from.into(), text.into());
+        let rule = PlainRule::All(Vec::new());
+        ClaimDef::of(protocol::Claim { id, from, text, judged_on: Vec::new(), rule, about_the_lab: false })
     }
 
     /// Whose figures may carry a verdict; else those of CPUs and GPUs and, where bytes are counted, the simulated GPU's.
     pub fn on(mut self, platforms: &[Platform]) -> Self {
-        self.stated.on = Some(platforms.to_vec());
+        self.stated.judged_on = platforms.to_vec();
         self
     }
 
@@ -340,40 +294,25 @@ impl<C: Cell> Claim<C> {
     }
 }
 
-/// Platforms whose figures a rule's parts can be judged by.
-pub(super) fn usual_platforms(parts: &[UntypedRule]) -> Vec<Platform> {
-    let counts = parts.iter().flat_map(UntypedRule::metrics).any(|metric| metric.pass == Pass::Memory);
-    let platforms = [Platform::Cpu, Platform::Gpu].into_iter();
-    platforms.chain(counts.then_some(Platform::Dry)).collect()
-}
-
 /// A figure that someone published, and what reproduces it here.
-pub type Published<C> = ClaimDef<PublishedText, Rule<C>>;
-
-#[derive(Debug, Clone)]
-pub struct PublishedText {
-    pub(super) id: &'static str,
-    pub(super) source: &'static str,
-    pub(super) figure: &'static str,
-    pub(super) on: Vec<Platform>,
-    pub(super) setup: &'static str,
-}
+pub type Published<C> = ClaimDef<protocol::Published, Rule<C>>;
 
 impl<C: Cell> Published<C> {
     /// `figure` is the figure as its source gives it.
-    pub fn new(id: &'static str, source: &'static str, figure: &'static str) -> Self {
-        ClaimDef::of(PublishedText { id, source, figure, on: vec![Platform::Gpu], setup: "" })
+    pub fn new(id: &str, source: &str, figure: &str) -> Self {
+        let (id, source, figure) = (id.into(), source.into(), figure.into());
+        ClaimDef::of(protocol::Published { id, source, figure, judged_on: vec![Platform::Gpu], rule: None, setup: String::new() })
     }
 
     /// Whose figures may be put against it; else a GPU's.
     pub fn on(mut self, platforms: &[Platform]) -> Self {
-        self.stated.on = platforms.to_vec();
+        self.stated.judged_on = platforms.to_vec();
         self
     }
 
     /// In what the cells here differ from the source's setup; without a rule, why nothing can be compared.
-    pub fn setup(mut self, setup: &'static str) -> Self {
-        self.stated.setup = setup;
+    pub fn setup(mut self, setup: &str) -> Self {
+        self.stated.setup = setup.into();
         self
     }
 }

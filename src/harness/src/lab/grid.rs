@@ -1,15 +1,19 @@
 //! A grid: the cells of one kind, what runs them, what each must show, and what they answer.
 
-use super::claims::{Claim, ClaimDef, ClaimText, Published, PublishedText, Rule, UntypedRule};
+use super::claims::{Claim, ClaimDef, Published, Rule};
 use super::levels::{Cell, FactorText, Has, Level};
 use super::metrics;
-use super::plots::{Plot, PlotSpec, bars};
+use super::plots::{Plot, bars};
+use super::selection::Selecting;
 use crate::measure::{Bench, Step};
 use anyhow::Result;
-use record::protocol::{self, Metric, PEAK, Pass, Platform, Profile, Relation, TIME};
+use base::order::{distinct, grouped};
+use record::protocol::{self, Axis, Metric, PEAK, Pass, PlainCell, PlainGrid, PlainPlot, Platform, Profile, Relation, TIME};
+use record::rules::PlainRule;
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::ops::{BitOr, RangeInclusive};
+use std::slice;
 
 /// What is done with a cell: [`CHECK`], [`COUNT`] and [`ROUNDS`], joined with `|`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -261,26 +265,29 @@ impl<C: Cell> Grid<C> {
         (self.set_up)(cell, bench)
     }
 
+    fn studied(&self) -> &str {
+        self.compared.as_ref().map_or("", |(factor, _)| factor.as_str())
+    }
+
     /// The metrics that tables show: the grid's own, those of its claims and pictures, and the usual ones.
-    fn all_metrics(&self, judged: &[Metric], passes: Passes) -> Vec<Metric> {
-        let plotted = self.plots.iter().flatten().map(|plot| plot.metric());
+    fn all_metrics(&self, passes: Passes) -> impl Iterator<Item = Metric> {
+        let claimed = self.claims.iter().flat_map(ClaimDef::metrics).chain(self.published.iter().flat_map(ClaimDef::metrics));
+        let answered = self.answers.iter().flat_map(|(_, rule)| rule.metrics.iter().copied());
+        let plotted = self.plots.iter().flatten().map(|plot| plot.metric);
         let usual = [(CHECK, metrics::COMPARED), (COUNT, metrics::COUNTED), (ROUNDS, metrics::TIMED)];
-        let usual = usual.into_iter().filter(|(pass, _)| passes.has(*pass)).flat_map(|(_, metrics)| metrics.iter().copied());
-        let all = self.metrics.iter().copied().chain(judged.iter().copied()).chain(plotted).chain(usual);
-        distinct(all)
+        let usual = usual.into_iter().filter(move |(pass, _)| passes.has(*pass)).flat_map(|(_, metrics)| metrics.iter().copied());
+        self.metrics.iter().copied().chain(claimed).chain(answered).chain(plotted).chain(usual)
     }
 
     /// The fewest factors that tell the comparisons of each profile apart: names of clusters and rows.
     fn distinguishing_factors(&self) -> Vec<String> {
-        let compared = self.compared.as_ref().map_or("", |(factor, _)| factor.as_str());
-        let mut kept: Vec<String> = C::factors().into_iter().map(|f| f.name).filter(|name| name != compared).collect();
+        let mut kept: Vec<String> = C::factors().into_iter().map(|f| f.name).filter(|name| name != self.studied()).collect();
         let tells = |factors: &[String]| {
             [Profile::Smoke, Profile::Quick, Profile::Full].iter().all(|profile| {
                 let groups = self.groups.iter().filter(|group| group.profiles.contains(profile));
-                let cells: Vec<protocol::PlainCell> = groups.flat_map(|g| g.chosen.cells.iter().map(Cell::plain)).collect();
-                let levels =
-                    |cell: &protocol::PlainCell| factors.iter().map(|f| cell.get(f).map(str::to_string)).collect::<Vec<_>>();
-                let comparisons: BTreeSet<String> = cells.iter().map(|cell| cell.without(&[compared])).collect();
+                let cells: Vec<PlainCell> = groups.flat_map(|g| g.chosen.cells.iter().map(Cell::plain)).collect();
+                let levels = |cell: &PlainCell| factors.iter().map(|f| cell.get(f).map(str::to_string)).collect::<Vec<_>>();
+                let comparisons: BTreeSet<String> = cells.iter().map(|cell| cell.without(&[self.studied()])).collect();
                 let named: BTreeSet<_> = cells.iter().map(levels).collect();
                 named.len() == comparisons.len()
             })
@@ -294,130 +301,107 @@ impl<C: Cell> Grid<C> {
         }
         kept
     }
-}
 
-/// Each metric once; the first label that it is given counts. Two that share a name and no more are a mistake that the protocol has.
-pub(super) fn distinct(metrics: impl Iterator<Item = Metric>) -> Vec<Metric> {
-    let mut found: Vec<Metric> = Vec::new();
-    for metric in metrics {
-        if !found.iter().any(|known| Metric { label: metric.label, ..*known } == metric) {
-            found.push(metric);
-        }
+    /// `form = plain`, or each of several.
+    fn baseline_text(&self) -> String {
+        let first = |group: &CellGroup<C>| Some(group.chosen.cells.first()?.plain().get(self.studied())?.to_string());
+        let levels: BTreeSet<String> = self.groups.iter().filter_map(first).collect();
+        format!("{} = {}", self.studied(), levels.into_iter().collect::<Vec<_>>().join(" or "))
     }
-    found
 }
 
-/// A grid without its types.
-pub(super) struct UntypedGrid {
+/// What grids say, without their types.
+#[derive(Default)]
+pub(super) struct Said {
     pub factors: Vec<FactorText>,
-    pub grids: Vec<protocol::PlainGrid>,
-    pub checks: Vec<(Relation, Vec<protocol::PlainCell>)>,
+    pub grids: Vec<PlainGrid>,
+    pub checks: Vec<protocol::Check>,
     pub metrics: Vec<Metric>,
-    pub claims: Vec<ClaimDef<ClaimText, UntypedRule>>,
-    pub answers: Vec<(&'static str, UntypedRule)>,
-    pub published: Vec<ClaimDef<PublishedText, UntypedRule>>,
-    pub plots: Vec<(PlotSpec, Vec<protocol::PlainCell>)>,
+    pub claims: Vec<ClaimDef<protocol::Claim, PlainRule>>,
+    /// Parts of claims and published figures that may stand with another grid.
+    pub answers: Vec<(&'static str, PlainRule)>,
+    pub published: Vec<ClaimDef<protocol::Published, PlainRule>>,
+    pub plots: Vec<(PlainPlot, Vec<PlainCell>)>,
     pub mistakes: Vec<String>,
 }
 
 /// What a protocol needs of a grid, whatever its cells are.
-pub(super) trait AnyGrid {
-    fn erase(&self) -> UntypedGrid;
+pub(super) trait AnyGrid: Any {
+    fn plain_cells(&self) -> Vec<PlainCell>;
+    /// Adds what the grid has to say; `select` writes a set of cells down.
+    fn say(&self, select: Selecting, said: &mut Said);
     /// Sets up a planned cell; none where the grid plans no such cell.
-    fn step_of(&self, cell: &protocol::PlainCell, bench: &Bench) -> Option<Result<Step>>;
-    fn as_any(&self) -> &dyn Any;
+    fn step_of(&self, cell: &PlainCell, bench: &Bench) -> Option<Result<Step>>;
 }
 
 impl<C: Cell> AnyGrid for Grid<C> {
-    fn erase(&self) -> UntypedGrid {
-        let mut mistakes = Vec::new();
-        let mut say = |what: String| mistakes.push(format!("grid '{}' {what}", self.name));
+    fn plain_cells(&self) -> Vec<PlainCell> {
+        self.cells().map(|cell| cell.plain()).collect()
+    }
+
+    fn say(&self, select: Selecting, said: &mut Said) {
+        let mut mistake = |what: &str| said.mistakes.push(format!("grid '{}' {what}", self.name));
         let cells: Vec<C> = self.cells().collect();
-        let factors = C::factors();
-        let studied = self.compared.as_ref().map_or("", |(factor, _)| factor.as_str());
-        if studied.is_empty() {
-            say("compares nothing: say .compare::<Factor>()".to_string());
+        if self.compared.is_none() {
+            mistake("compares nothing: say .compare::<Factor>()");
         }
         let passes = self.groups.iter().map(|group| self.passes_of(group)).reduce(BitOr::bitor).unwrap_or(self.passes);
         match &self.check {
-            None if passes.has(CHECK) => say("checks its cells against nothing: say .check(|cell| ...)".to_string()),
-            Some(_) if !passes.has(CHECK) => say("has a check that no pass runs".to_string()),
+            None if passes.has(CHECK) => mistake("checks its cells against nothing: say .check(|cell| ...)"),
+            Some(_) if !passes.has(CHECK) => mistake("has a check that no pass runs"),
             _ => {}
         }
-        let mut grids = Vec::new();
         for group in &self.groups {
-            match axes(&factors, &group.chosen.cells) {
-                Some(axes) => grids.push(protocol::PlainGrid {
+            match axes(&group.chosen.cells) {
+                Some(axes) => said.grids.push(PlainGrid {
                     name: self.name.into(),
                     profiles: group.profiles.to_vec(),
-                    studied: studied.into(),
+                    studied: self.studied().into(),
                     axes,
                     passes: self.passes_of(group).plain(),
                     only_on: group.chosen.on.as_ref().unwrap_or(&self.on).clone(),
                 }),
-                None => say("has cells that are not all combinations of some levels: give them in several calls".to_string()),
+                None => mistake("has cells that are not all combinations of some levels: give them in several calls"),
             }
         }
-        let mut checks: Vec<(Relation, Vec<protocol::PlainCell>)> = Vec::new();
-        for (cell, check) in cells.iter().zip(std::iter::repeat(&self.check)) {
-            let Some(relation) = check.as_ref().map(|check| check(cell)) else { continue };
-            match checks.iter_mut().find(|(known, _)| *known == relation) {
-                Some((_, cells)) => cells.push(cell.plain()),
-                None => checks.push((relation, vec![cell.plain()])),
-            }
+        said.factors.extend(C::factors());
+        let expected = grouped(cells.iter().filter_map(|cell| Some((self.relation_of(cell)?, cell.plain()))));
+        said.checks.extend(expected.into_iter().map(|(expect, cells)| protocol::Check { when: select(&cells), expect }));
+        said.metrics.extend(self.all_metrics(passes));
+        let mut plain = |id: &str, rules: &[Rule<C>]| -> Vec<PlainRule> {
+            let found = rules.iter().map(|rule| rule.plain(&cells, select));
+            found.filter_map(|rule| rule.map_err(|e| said.mistakes.push(format!("'{id}' {e}"))).ok()).collect()
+        };
+        for ClaimDef { stated, rules, changed, before } in &self.claims {
+            let (rules, before) = (plain(&stated.id, rules), plain(&stated.id, before));
+            said.claims.push(ClaimDef { stated: stated.clone(), rules, changed: *changed, before });
         }
-        let claims: Vec<_> = self.claims.iter().map(|claim| claim.erase(&cells)).collect();
-        let published: Vec<_> = self.published.iter().map(|published| published.erase(&cells)).collect();
-        let answers: Vec<_> = self.answers.iter().map(|(id, rule)| (*id, rule.erase(&cells))).collect();
-        let parts = (claims.iter().flat_map(ClaimDef::all)).chain(published.iter().flat_map(ClaimDef::all));
-        let judged: Vec<Metric> =
-            parts.chain(answers.iter().map(|(_, part)| part)).flat_map(UntypedRule::metrics).copied().collect();
-        let (distinguishing, baseline) = (self.distinguishing_factors(), self.baseline_text(studied));
-        let usual: Vec<Plot<C>> = [(COUNT, PEAK), (ROUNDS, TIME)]
-            .into_iter()
-            .filter(|(pass, _)| self.plots.is_none() && passes.has(*pass))
-            .map(|(_, metric)| bars(metric))
-            .collect();
-        let plots =
-            usual.iter().chain(self.plots.iter().flatten()).map(|plot| plot.erase(&cells, &distinguishing, &baseline)).collect();
-        let metrics = self.all_metrics(&judged, passes);
-        UntypedGrid { factors, grids, checks, metrics, claims, answers, published, plots, mistakes }
+        for ClaimDef { stated, rules, changed, before } in &self.published {
+            let (rules, before) = (plain(&stated.id, rules), plain(&stated.id, before));
+            said.published.push(ClaimDef { stated: stated.clone(), rules, changed: *changed, before });
+        }
+        for (id, rule) in &self.answers {
+            said.answers.extend(plain(id, slice::from_ref(rule)).into_iter().map(|rule| (*id, rule)));
+        }
+        let (distinguishing, baseline) = (self.distinguishing_factors(), self.baseline_text());
+        let usual = [(COUNT, PEAK), (ROUNDS, TIME)].into_iter().filter(|(pass, _)| self.plots.is_none() && passes.has(*pass));
+        let usual: Vec<Plot<C>> = usual.map(|(_, metric)| bars(metric)).collect();
+        let plots = usual.iter().chain(self.plots.iter().flatten());
+        said.plots.extend(plots.map(|plot| plot.plain(&cells, &distinguishing, &baseline)));
     }
 
-    fn step_of(&self, cell: &protocol::PlainCell, bench: &Bench) -> Option<Result<Step>> {
+    fn step_of(&self, cell: &PlainCell, bench: &Bench) -> Option<Result<Step>> {
         let typed = self.cells().find(|typed| typed.plain() == *cell)?;
         Some(self.step(typed, bench))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
-impl<C: Cell> Grid<C> {
-    /// `form = plain`, or each of several.
-    fn baseline_text(&self, studied: &str) -> String {
-        let first =
-            |group: &CellGroup<C>| group.chosen.cells.first().and_then(|cell| cell.plain().get(studied).map(str::to_string));
-        let mut levels: Vec<String> = self.groups.iter().filter_map(first).collect();
-        levels.sort();
-        levels.dedup();
-        format!("{studied} = {}", levels.join(" or "))
     }
 }
 
 /// The levels whose combinations are these cells, in their order; none where they are not all of them.
-fn axes<C: Cell>(factors: &[FactorText], cells: &[C]) -> Option<Vec<protocol::Axis>> {
+fn axes<C: Cell>(cells: &[C]) -> Option<Vec<Axis>> {
     let texts: Vec<Vec<String>> = cells.iter().map(Cell::texts).collect();
-    let axis = |(position, factor): (usize, &FactorText)| {
-        let mut levels: Vec<String> = Vec::new();
-        for text in texts.iter().map(|texts| &texts[position]) {
-            if !levels.contains(text) {
-                levels.push(text.clone());
-            }
-        }
-        protocol::Axis { factor: factor.name.clone(), levels }
-    };
-    let whole = protocol::PlainGrid { axes: factors.iter().enumerate().map(axis).collect(), ..protocol::PlainGrid::default() };
+    let levels = |position: usize| distinct(texts.iter().map(|texts| texts[position].clone()));
+    let axis = |(position, factor): (usize, FactorText)| Axis { factor: factor.name, levels: levels(position) };
+    let axes = C::factors().into_iter().enumerate().map(axis).collect();
+    let whole = PlainGrid { axes, ..PlainGrid::default() };
     whole.cells().into_iter().eq(cells.iter().map(Cell::plain)).then_some(whole.axes)
 }

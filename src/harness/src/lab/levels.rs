@@ -1,7 +1,7 @@
 //! Levels of factors and cells of grids, as types of an experiment: a level that no `match` handles, and one that is misspelt, do not
 //! compile.
 
-use record::protocol::{ALLOC_CONF, BY, DEVICE_MEMORY, DTYPE, THREADS};
+use record::protocol::{ALLOC_CONF, BY, DEVICE_MEMORY, DTYPE, PlainCell, PlainLevel, THREADS};
 use std::any::TypeId;
 use std::fmt::Debug;
 use tch::Kind;
@@ -12,20 +12,9 @@ pub trait Level: Copy + PartialEq + Debug + Send + Sync + 'static {
     fn factor() -> String;
     /// What is varied, in a few words.
     fn meaning() -> &'static str;
-    /// What single levels mean, where their names do not say it.
-    fn meanings() -> Vec<(String, &'static str)> {
-        Vec::new()
-    }
-    /// What titles call single levels: what one does who chooses them.
-    fn labels() -> Vec<(String, &'static str)> {
-        Vec::new()
-    }
-    /// The level that nobody can choose, because it is what limits the others.
-    fn limit() -> Option<String> {
-        None
-    }
-    /// Every option, where the levels are options.
-    fn options() -> Vec<String> {
+    /// Every option, where the levels are options: what it means, and what titles call it (what one
+    /// does who chooses it).
+    fn options() -> Vec<PlainLevel> {
         Vec::new()
     }
     /// The level, as results spell it.
@@ -37,7 +26,8 @@ pub trait Level: Copy + PartialEq + Debug + Send + Sync + 'static {
 pub struct FactorText {
     pub name: String,
     pub meaning: &'static str,
-    pub levels: Vec<record::protocol::PlainLevel>,
+    /// What single levels mean and are called, where their names do not say it.
+    pub levels: Vec<PlainLevel>,
     pub options: Vec<String>,
     /// Whether the type is one of those below, by which the runner and the report go.
     pub is_known: bool,
@@ -53,19 +43,11 @@ impl FactorText {
             TypeId::of::<Dtype>(),
             TypeId::of::<Precision>(),
         ];
-        let is_known = known.contains(&TypeId::of::<L>());
-        let (meanings, labels, limit) = (L::meanings(), L::labels(), L::limit());
-        let text = |of: &[(String, &'static str)], name: &str| {
-            of.iter().find(|(known, _)| known == name).map_or("", |(_, text)| text).to_string()
-        };
-        let mut levels: Vec<record::protocol::PlainLevel> = Vec::new();
-        for (name, _) in meanings.iter().chain(&labels) {
-            if !levels.iter().any(|level| level.name == *name) {
-                let (meaning, label, is_limit) = (text(&meanings, name), text(&labels, name), limit.as_ref() == Some(name));
-                levels.push(record::protocol::PlainLevel { name: name.clone(), meaning, label, is_limit });
-            }
-        }
-        FactorText { name: L::factor(), meaning: L::meaning(), levels, options: L::options(), is_known }
+        let mut levels = L::options();
+        let options = levels.iter().map(|level| level.name.clone()).collect();
+        levels.retain(|level| !level.meaning.is_empty() || !level.label.is_empty());
+        levels.sort_by_key(|level| level.meaning.is_empty());
+        FactorText { name: L::factor(), meaning: L::meaning(), levels, options, is_known: known.contains(&TypeId::of::<L>()) }
     }
 
     /// What is wrong with the factor: another type has the name of one that the runner and the report go by.
@@ -84,9 +66,9 @@ pub trait Cell: Copy + PartialEq + Debug + Send + Sync + 'static {
     fn texts(&self) -> Vec<String>;
 
     /// The cell as results write it.
-    fn plain(&self) -> record::protocol::PlainCell {
+    fn plain(&self) -> PlainCell {
         let factors = Self::factors().into_iter().map(|factor| factor.name);
-        record::protocol::PlainCell::new(factors.zip(self.texts()).collect())
+        PlainCell::new(factors.zip(self.texts()).collect())
     }
 }
 
@@ -151,10 +133,10 @@ macro_rules! spelled {
 
 /// A factor whose levels are options: `levels! { Form "how the operation is written": Plain "y = relu(x)", InPlace as "inplace" "relu_(x)" }`.
 /// A level's text says what it means, where its name does not, and may be empty. `as` gives another spelling than the name's own, `=>` what
-/// titles call the level: what one does who chooses it. `limited by Level` after all names the one that nobody can choose.
+/// titles call the level: what one does who chooses it.
 #[macro_export]
 macro_rules! levels {
-    ($(#[$doc:meta])* $name:ident $(as $factor:literal)? $meaning:literal: $($(#[$note:meta])* $level:ident $(as $text:literal)? $words:literal $(=> $label:literal)?),+ $(,)? $(; limited by $limit:ident)?) => {
+    ($(#[$doc:meta])* $name:ident $(as $factor:literal)? $meaning:literal: $($(#[$note:meta])* $level:ident $(as $text:literal)? $words:literal $(=> $label:literal)?),+ $(,)?) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum $name { $($(#[$note])* $level),+ }
@@ -171,18 +153,12 @@ macro_rules! levels {
             fn meaning() -> &'static str {
                 $meaning
             }
-            fn meanings() -> Vec<(String, &'static str)> {
-                let all: &[($name, &str)] = &[$(($name::$level, $words)),+];
-                all.iter().filter(|(_, words)| !words.is_empty()).map(|(level, words)| ($crate::lab::Level::text(level), *words)).collect()
-            }
-            fn labels() -> Vec<(String, &'static str)> {
-                vec![$($(($crate::lab::Level::text(&$name::$level), $label),)?)+]
-            }
-            fn limit() -> Option<String> {
-                [$($crate::lab::Level::text(&$name::$limit))?].into_iter().next()
-            }
-            fn options() -> Vec<String> {
-                Self::ALL.iter().map($crate::lab::Level::text).collect()
+            fn options() -> Vec<$crate::lab::PlainLevel> {
+                vec![$($crate::lab::PlainLevel {
+                    name: $crate::lab::Level::text(&$name::$level),
+                    meaning: $words.into(),
+                    label: concat!($($label)?).into(),
+                }),+]
             }
             fn text(&self) -> String {
                 match self { $($name::$level => $crate::spelled!($level $($text)?)),+ }
@@ -365,7 +341,9 @@ mod tests {
     #[test]
     fn names_are_spelt_as_results_have_them() {
         assert_eq!(Form::ALL.iter().map(Level::text).collect::<Vec<_>>(), ["plain", "every-block", "inplace"]);
-        assert_eq!(Form::meanings(), [("every-block".to_string(), "each"), ("inplace".to_string(), "over its input")]);
+        let meant: Vec<String> =
+            FactorText::of::<Form>().levels.iter().map(|level| format!("{}: {}", level.name, level.meaning)).collect();
+        assert_eq!(meant, ["every-block: each", "inplace: over its input"]);
         assert_eq!(
             (ModelName::factor(), K::factor(), DeviceMemory::factor()),
             ("model".into(), "k".into(), "device-memory".into())
@@ -380,9 +358,9 @@ mod tests {
     fn the_labs_own_factors_have_the_names_that_the_runner_goes_by() {
         let names = [By::factor(), DeviceMemory::factor(), AllocConf::factor(), Threads::factor(), Dtype::factor()];
         assert_eq!(names, [BY, DEVICE_MEMORY, ALLOC_CONF, THREADS, DTYPE]);
-        let cell = |by| record::protocol::PlainCell::new(vec![(BY.to_string(), Level::text(&by))]);
+        let cell = |by| PlainCell::new(vec![(BY.to_string(), Level::text(&by))]);
         assert!(cell(By::Pytorch).is_reference() && cell(By::Vramlab).other_side() == cell(By::Pytorch));
-        assert!(record::protocol::PlainCell::new(vec![(DTYPE.to_string(), Dtype::Fp32.text())]).is_fp32());
+        assert!(PlainCell::new(vec![(DTYPE.to_string(), Dtype::Fp32.text())]).is_fp32());
     }
 
     #[test]

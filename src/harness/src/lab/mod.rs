@@ -15,7 +15,7 @@ pub mod testing;
 
 pub use crate::cell;
 pub use crate::levels;
-pub use crate::measure::{Bench, MetricDetail, Probe, Step, Timing};
+pub use crate::measure::{Bench, Probe, Step, Timing};
 pub use crate::name;
 pub use crate::number;
 pub use anyhow::{Context, Result, bail, ensure};
@@ -26,13 +26,21 @@ pub use claims::{
 pub use grid::{CHECK, COUNT, Choose, Chosen, Grid, Passes, ROUNDS, differs, equal, missing, raises, scaled};
 pub use levels::{AllocConf, By, Cell, DeviceMemory, Dtype, FactorText, Has, Level, Many, ModelName, Precision, Threads, spelling};
 pub use metrics::{GRADIENT_ERROR, LOSS_ERROR, OUTPUT_ERROR, PARAMETER_ERROR, RAISED, RESULT_ERROR, UPDATE_ERROR};
-pub use plots::{Plot, against, amounts, area, bars, lines, ranking};
+pub use plots::{Plot, amounts, area, bars, lines, ranking};
 pub use protocol::{Protocol, Shown};
 pub use record::protocol::{
-    ACTIVATIONS, BANDWIDTH, COMPUTED, GRADIENTS, LINK_SHARE, Metric, PEAK, Platform, Relation, STEP_PEAK, SubjectKind, TIME,
+    ACTIVATIONS, BANDWIDTH, COMPUTED, GRADIENTS, LINK_SHARE, Metric, PEAK, PlainLevel, Platform, Relation, STEP_PEAK, SubjectKind,
+    TIME,
 };
 pub use std::process::ExitCode;
 pub use tch::{Device, Kind, Reduction, Tensor, no_grad};
+
+/// Devices whose kernels allocate as a GPU's do.
+pub const CUDA: &[Platform] = &[Platform::Gpu, Platform::Dry];
+/// The same, and what PyTorch in Python gave on a machine without one.
+pub const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
+/// All that allocates, whether it computes or not.
+pub const EVERYWHERE: &[Platform] = &[Platform::Cpu, Platform::Gpu, Platform::Dry];
 
 /// Bytes of tensors' numbers; an undefined one has none.
 pub fn bytes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> i64 {

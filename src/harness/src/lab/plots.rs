@@ -2,73 +2,59 @@
 
 use super::claims::{Predicate, chosen};
 use super::levels::{Cell, Has, Level};
-use record::protocol::{self, Metric, PEAK, PlotKind, intern};
+use record::protocol::{Metric, PEAK, PlainCell, PlainPlot, PlotKind, intern};
 
 /// A picture that answers a question at a glance; one is drawn for each machine.
 pub struct Plot<C> {
-    drawn: PlotSpec,
+    /// What it becomes, but for its selection and what follows from its grid.
+    drawn: PlainPlot,
+    pub(super) metric: Metric,
     of: Predicate<C>,
 }
 
-/// What of a picture does not depend on cells.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct PlotSpec {
-    pub name: String,
-    pub caption: String,
-    pub metric: Metric,
-    kind: PlotForm,
-    /// Factors by which figures are grouped; none says those that tell a grid's comparisons apart.
-    by: Vec<String>,
-    x: String,
-    on_front: bool,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-enum PlotForm {
-    Bars { absolute: bool },
-    Lines,
-    Ranking { part: &'static str, columns: Vec<Metric>, most: usize },
-    Area { layers: Vec<Metric>, boundary: Metric, phases: Vec<&'static str> },
-    Against(Metric),
-}
-
-fn plot<C>(metric: Metric, kind: PlotForm) -> Plot<C> {
+fn plot<C>(metric: Metric, kind: PlotKind) -> Plot<C> {
     let name = if metric.name == PEAK.name { "peak".to_string() } else { metric.name.replace('_', "-") };
-    Plot {
-        drawn: PlotSpec { name, caption: String::new(), metric, kind, by: Vec::new(), x: String::new(), on_front: false },
-        of: None,
-    }
+    let (caption, of, on_front) = (String::new(), String::new(), false);
+    Plot { drawn: PlainPlot { name, caption, of, metric: metric.name.into(), kind, on_front }, metric, of: None }
 }
 
 /// The metric relative to its baseline: a bar for each compared level, a cluster for each combination of the other factors.
 pub fn bars<C>(metric: Metric) -> Plot<C> {
-    plot(metric, PlotForm::Bars { absolute: false })
+    plot(metric, PlotKind::Bars { clusters: Vec::new(), absolute: false })
 }
 
 /// The metric itself, where it has no baseline that a reader would divide by: a bar for each compared level, a cluster for each combination
 /// of the other factors.
 pub fn amounts<C>(metric: Metric) -> Plot<C> {
-    plot(metric, PlotForm::Bars { absolute: true })
+    plot(metric, PlotKind::Bars { clusters: Vec::new(), absolute: true })
 }
 
 /// The metric over a number ([`Plot::over`]), both axes logarithmic; a line for each combination of the factors that [`Plot::by`] names.
 pub fn lines<C>(metric: Metric) -> Plot<C> {
-    plot(metric, PlotForm::Lines)
+    plot(metric, PlotKind::Lines { x: String::new(), series: Vec::new() })
 }
 
 /// In place of a picture a table for each cell: its parts, those with most of the first column first.
-pub fn ranking<C>(metric: Metric, part: &'static str, columns: &[Metric], most: usize) -> Plot<C> {
-    plot(metric, PlotForm::Ranking { part, columns: columns.to_vec(), most })
+pub fn ranking<C>(metric: Metric, part: &str, columns: &[Metric], most: usize) -> Plot<C> {
+    let column = |metric: &Metric| Metric { name: intern(&format!("{}.", metric.name)), ..*metric };
+    let columns = columns.iter().map(column).collect();
+    plot(metric, PlotKind::Ranking { rows: Vec::new(), part: part.into(), columns, most })
 }
 
 /// Bytes stacked by what they are for through the phases of a step: curves whose points the step gave, the lowest first.
-pub fn area<C>(metric: Metric, layers: &[Metric], boundary: Metric, phases: &[&'static str]) -> Plot<C> {
-    plot(metric, PlotForm::Area { layers: layers.to_vec(), boundary, phases: phases.to_vec() })
+pub fn area<C>(metric: Metric, layers: &[Metric], boundary: Metric, phases: &[&str]) -> Plot<C> {
+    let phases = phases.iter().map(|phase| (*phase).to_string()).collect();
+    plot(metric, PlotKind::Area { panels: Vec::new(), layers: layers.to_vec(), boundary: boundary.name.into(), phases })
 }
 
-/// The metric against what it should equal, with the line on which both are the same; a look for each level of what [`Plot::by`] names.
-pub fn against<C>(metric: Metric, reference: Metric) -> Plot<C> {
-    plot(metric, PlotForm::Against(reference))
+/// The factors by which a picture groups its figures.
+fn groups(kind: &mut PlotKind) -> &mut Vec<String> {
+    match kind {
+        PlotKind::Bars { clusters: groups, .. }
+        | PlotKind::Lines { series: groups, .. }
+        | PlotKind::Ranking { rows: groups, .. }
+        | PlotKind::Area { panels: groups, .. } => groups,
+    }
 }
 
 impl<C: Cell> Plot<C> {
@@ -100,7 +86,7 @@ impl<C: Cell> Plot<C> {
     where
         C: Has<L>,
     {
-        self.drawn.by.push(L::factor());
+        groups(&mut self.drawn.kind).push(L::factor());
         self
     }
 
@@ -109,53 +95,27 @@ impl<C: Cell> Plot<C> {
     where
         C: Has<L>,
     {
-        self.drawn.x = L::factor();
+        if let PlotKind::Lines { x, .. } = &mut self.drawn.kind {
+            *x = L::factor();
+        }
         self
     }
 
-    pub(super) fn metric(&self) -> Metric {
-        self.drawn.metric
-    }
-
     /// The picture with its cells; `distinguishing` are the factors that tell comparisons apart, and `baseline` what they are compared with.
-    pub(super) fn erase(&self, cells: &[C], distinguishing: &[String], baseline: &str) -> (PlotSpec, Vec<protocol::PlainCell>) {
+    pub(super) fn plain(&self, cells: &[C], distinguishing: &[String], baseline: &str) -> (PlainPlot, Vec<PlainCell>) {
         let mut drawn = self.drawn.clone();
-        if drawn.by.is_empty() && matches!(drawn.kind, PlotForm::Bars { .. }) {
-            drawn.by = distinguishing.to_vec();
+        let is_bars = matches!(drawn.kind, PlotKind::Bars { .. });
+        if is_bars && groups(&mut drawn.kind).is_empty() {
+            *groups(&mut drawn.kind) = distinguishing.to_vec();
         }
         if drawn.caption.is_empty() {
-            let label = drawn.metric.label;
-            let label =
-                label.chars().next().map_or(String::new(), |first| first.to_uppercase().chain(label.chars().skip(1)).collect());
-            drawn.caption = if matches!(drawn.kind, PlotForm::Bars { .. }) { format!("{label} against {baseline}") } else { label };
+            let mut label = self.metric.label.chars();
+            let first = label.next().into_iter().flat_map(char::to_uppercase);
+            drawn.caption = first.chain(label).collect();
+            if is_bars {
+                drawn.caption += &format!(" against {baseline}");
+            }
         }
         (drawn, chosen(&self.of, cells))
-    }
-}
-
-impl PlotSpec {
-    pub fn plain(self, of: String) -> protocol::PlainPlot {
-        let by = self.by;
-        let kind = match self.kind {
-            PlotForm::Bars { absolute } => PlotKind::Bars { clusters: by, absolute },
-            PlotForm::Lines => PlotKind::Lines { x: self.x, series: by },
-            PlotForm::Ranking { part, columns, most } => {
-                let column = |metric: Metric| Metric { name: intern(&format!("{}.", metric.name)), ..metric };
-                PlotKind::Ranking { rows: by, part: part.into(), columns: columns.into_iter().map(column).collect(), most }
-            }
-            PlotForm::Area { layers, boundary, phases } => {
-                let phases = phases.into_iter().map(str::to_string).collect();
-                PlotKind::Area { panels: by, layers, boundary: boundary.name.into(), phases }
-            }
-            PlotForm::Against(reference) => PlotKind::Against { reference: reference.name.into(), looks: by },
-        };
-        protocol::PlainPlot {
-            name: self.name,
-            caption: self.caption,
-            of,
-            metric: self.metric.name.into(),
-            kind,
-            on_front: self.on_front,
-        }
     }
 }

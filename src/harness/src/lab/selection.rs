@@ -1,7 +1,11 @@
 //! Writes a set of cells down as a selection that a `run.json` holds.
 
+use base::order::distinct;
 use record::protocol::{PlainCell, selects};
 use std::collections::BTreeSet;
+
+/// How a set of cells is written down.
+pub type Selecting<'a> = &'a dyn Fn(&[PlainCell]) -> String;
 
 /// The selection of no cell at all.
 pub const NO_CELL: &str = "none";
@@ -9,9 +13,8 @@ pub const NO_CELL: &str = "none";
 /// The shortest selection that is these cells of all and no others: a conjunction of levels where there is one, else one for each cell.
 pub fn written(cells: &[PlainCell], all: &[PlainCell]) -> String {
     // A cell may stand in several profiles.
-    let distinct = |cells: &mut dyn Iterator<Item = &PlainCell>| cells.cloned().collect::<BTreeSet<_>>().len();
-    let count = distinct(&mut cells.iter());
-    let is = |select: &str| distinct(&mut all.iter().filter(|cell| selects(select, cell))) == count;
+    let cells_once: BTreeSet<&PlainCell> = cells.iter().collect();
+    let is = |select: &str| all.iter().filter(|cell| selects(select, cell)).collect::<BTreeSet<_>>() == cells_once;
     let Some(first) = cells.first() else { return NO_CELL.to_string() };
     // The factors that all of them have, with the levels that they have of each.
     let terms: Vec<(bool, String)> = first
@@ -19,12 +22,7 @@ pub fn written(cells: &[PlainCell], all: &[PlainCell]) -> String {
         .iter()
         .filter(|(factor, _)| cells.iter().all(|cell| cell.get(factor).is_some()))
         .map(|(factor, _)| {
-            let mut levels: Vec<&str> = Vec::new();
-            for level in cells.iter().filter_map(|cell| cell.get(factor)) {
-                if !levels.contains(&level) {
-                    levels.push(level);
-                }
-            }
+            let levels = distinct(cells.iter().filter_map(|cell| cell.get(factor)));
             let kin = all.iter().filter(|cell| cell.levels().iter().map(|(f, _)| f).eq(first.levels().iter().map(|(f, _)| f)));
             let restricts = kin.filter_map(|cell| cell.get(factor)).any(|level| !levels.contains(&level));
             (restricts, format!("{factor}={}", levels.join("|")))
@@ -36,22 +34,22 @@ pub fn written(cells: &[PlainCell], all: &[PlainCell]) -> String {
     };
     // What restricts; where cells of another kind fit, too, with one more factor that those lack; and then without what is not needed.
     let mut chosen: Vec<bool> = terms.iter().map(|(restricts, _)| *restricts).collect();
+    let but_for = |chosen: &[bool], position: usize| {
+        let mut other = chosen.to_vec();
+        other[position] = !other[position];
+        other
+    };
     if !is(&join(&chosen)) {
-        let with = |position: usize| {
-            let mut more = chosen.clone();
-            more[position] = true;
-            more
-        };
-        let one_more = (0..chosen.len()).rev().map(with).filter(|more| is(&join(more))).min_by_key(|more| join(more).len());
+        let more = (0..chosen.len()).rev().filter(|position| !chosen[*position]).map(|position| but_for(&chosen, position));
+        let one_more = more.filter(|more| is(&join(more))).min_by_key(|more| join(more).len());
         chosen = one_more.unwrap_or_else(|| vec![true; terms.len()]);
     }
     if !is(&join(&chosen)) {
         return cells.iter().map(PlainCell::to_string).collect::<Vec<_>>().join(", ");
     }
     for position in 0..chosen.len() {
-        let mut fewer = chosen.clone();
-        fewer[position] = false;
-        if is(&join(&fewer)) {
+        let fewer = but_for(&chosen, position);
+        if chosen[position] && is(&join(&fewer)) {
             chosen = fewer;
         }
     }

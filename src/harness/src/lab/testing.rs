@@ -15,7 +15,7 @@ use torch::Cpu;
 use torch::dry::{self, Dry};
 
 /// Where a test's cells are set up.
-pub const BENCH: Bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
+const BENCH: Bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
 
 /// The random state and the meter are the process's, so what tests run takes turns.
 pub fn alone() -> MutexGuard<'static, ()> {
@@ -128,7 +128,7 @@ pub fn count<C: Cell>(protocol: &Protocol, cell: C) -> Counted {
     // What the setup allocates is counted, too.
     let meter = Cpu::new(None);
     let mut step = BENCH.set_up(&prepare, &cell.plain()).expect("the cell is set up");
-    Counted(measure::memory(&mut step, &meter, false).expect("the step runs"))
+    Counted(measure::memory(&mut step, &meter).expect("the step runs"))
 }
 
 /// A cell with another level: `with(cell, Recipe::Add)`.

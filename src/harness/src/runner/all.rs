@@ -5,6 +5,7 @@ use super::summary::{JudgedClaim, RunAllContext, RunSummary, Share};
 use super::{EXPERIMENTS, INTERRUPTED, Options};
 use crate::machine::DeviceChoice;
 use anyhow::{Context, Result, bail, ensure};
+use base::order::grouped;
 use base::units::Seconds;
 use record::judge::Verdict;
 use record::protocol::{Pass, Platform, Profile};
@@ -28,6 +29,7 @@ const QUICK: Duration = Duration::from_secs(885);
 const WORTH_ANOTHER_TURN: Duration = Duration::from_secs(10);
 
 /// One experiment on one device.
+#[derive(Debug)]
 struct ExperimentTurn {
     device: DeviceChoice,
     name: &'static str,
@@ -49,16 +51,7 @@ pub struct RunAllSummary {
     /// Folder of all results; none where they are not kept or nothing was run.
     pub results: Option<PathBuf>,
     took: Duration,
-    /// For each device what was found there.
-    found: Vec<(DeviceChoice, Vec<JudgedClaim>)>,
-    passes: usize,
-    failed: Vec<String>,
-    cut_short: Vec<&'static str>,
-    /// Of the predictions that came with the project and are this run's, too: how many were made again, and how many there are.
-    came: (usize, usize),
-    not_run: Vec<&'static str>,
-    folders: BTreeSet<PathBuf>,
-    left: BTreeSet<PathBuf>,
+    turns: Vec<ExperimentTurn>,
 }
 
 /// Runs all experiments with the same flags, as the programs that stand next to this one.
@@ -72,12 +65,12 @@ pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<O
         bail!("there is no experiment '{unknown}'; there are: {}", names().collect::<Vec<_>>().join(", "));
     }
     interruptible()?;
-    let here = std::env::current_exe().context("finding this program's own file")?;
-    let programs = here.parent().context("this program stands in no folder")?;
     let devices = devices(options);
+    let chosen: Vec<&str> = names().filter(|name| only.is_empty() || only.iter().any(|wanted| wanted == name)).collect();
+    let all_turns = devices.iter().flat_map(|device| chosen.iter().map(move |name| (*device, *name)));
     if options.list {
-        for (device, name) in turns(&devices, only) {
-            run_one(&programs.join(name), flags, options, device, None, None)?;
+        for (device, name) in all_turns {
+            status(command(name, flags, options, device)?)?;
         }
         return Ok(None);
     }
@@ -87,53 +80,48 @@ pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<O
     let results = kept.clone().unwrap_or_else(|| scratch.path().to_path_buf());
     let _lock = hold(&results)?;
     let start = Instant::now();
-    let count = turns(&devices[..1], only).count();
-    let limits: Vec<Duration> = devices.iter().map(|device| limit(options, *device, devices.len() > 1, count)).collect();
-    announce(options, count, &devices, &limits, &results);
-    let mut all: Vec<ExperimentTurn> = turns(&devices, only)
+    let limits: Vec<Duration> = devices.iter().map(|device| limit(options, *device, devices.len() > 1, chosen.len())).collect();
+    announce(options, chosen.len(), &devices, &limits, &results);
+    let mut turns: Vec<ExperimentTurn> = all_turns
         .map(|(device, name)| ExperimentTurn { device, name, code: None, summary: None, went_on: false, looked_again: false })
         .collect();
-    let weights = Weights::of(&results);
+    let weights = weights(&results);
     for (position, device) in devices.iter().enumerate() {
         let later: Duration = limits[position + 1..].iter().sum();
         // What predictions leave over is for measuring.
         let end = start + limits[..=position].iter().sum::<Duration>();
         // The first turn is everybody's; what is left after it is for those who were cut short.
         loop {
-            let of_device = |is_wanted: fn(&ExperimentTurn) -> bool| -> Vec<usize> {
-                (0..all.len()).filter(|i| all[*i].device == *device && is_wanted(&all[*i])).collect()
-            };
-            let mut waiting = of_device(ExperimentTurn::is_waiting);
             // More rounds come when everything has the first ones.
-            let first_look = !waiting.is_empty();
-            if !first_look {
-                waiting = of_device(ExperimentTurn::is_undecided);
-            }
-            let began = waiting.iter().any(|i| all[*i].code.is_some());
+            let first_look = turns.iter().any(|turn| turn.device == *device && turn.is_waiting());
+            let is_next = |turn: &ExperimentTurn| if first_look { turn.is_waiting() } else { turn.is_undecided() };
+            let waiting: Vec<usize> =
+                (0..turns.len()).filter(|turn| turns[*turn].device == *device && is_next(&turns[*turn])).collect();
+            let began = waiting.iter().any(|turn| turns[*turn].code.is_some());
             let left = end.saturating_duration_since(Instant::now());
             if waiting.is_empty() || (began && left < WORTH_ANOTHER_TURN) {
                 break;
             }
-            for (position, i) in waiting.iter().enumerate() {
+            for (position, next) in waiting.iter().enumerate() {
                 let left = end.saturating_duration_since(Instant::now()).as_secs_f64();
-                let weight = |i: &usize| weights.of_experiment(*device, all[*i].name);
-                let own = (left * weight(i) / waiting[position..].iter().map(weight).sum::<f64>()).max(1.0);
+                // In seconds, with what every experiment takes; the same for all where nothing is known.
+                let weight = |turn: &usize| 5.0 + weights.get(&(device.platform(), turns[*turn].name)).copied().unwrap_or(20.0);
+                let own = (left * weight(next) / waiting[position..].iter().map(weight).sum::<f64>()).max(1.0);
                 let share =
                     Share { before: start.elapsed().as_secs_f64(), own, after: (left - own).max(0.0) + later.as_secs_f64() };
                 let file = scratch.path().join("summary.json");
                 let _ = std::fs::remove_file(&file);
-                let within = RunAllContext { summary: file.clone(), share: Some(share), first_look };
-                let turn = &mut all[*i];
+                let within = RunAllContext { summary: file.clone(), share, first_look };
+                let turn = &mut turns[*next];
                 // Only the first turn may start over.
                 let flags: Vec<String> = flags.iter().filter(|flag| turn.code.is_none() || *flag != "--fresh").cloned().collect();
-                let code = run_one(&programs.join(turn.name), &flags, options, *device, Some(own), Some((&within, &results)))?;
+                let mut command = command(turn.name, &flags, options, *device)?;
+                command.args(["--budget", &format!("{own:.0}")]);
+                command.arg("--within").arg(serde_json::to_string(&within)?).arg("--out").arg(&results);
+                let code = status(command)?;
                 if code == INTERRUPTED || stopped() {
                     eprintln!("run-all: stopped; the same command goes on from here");
-                    return Ok(Some(RunAllSummary {
-                        code: INTERRUPTED,
-                        results: None,
-                        ..RunAllSummary::new(&all, start.elapsed())
-                    }));
+                    return Ok(Some(RunAllSummary { code: INTERRUPTED, results: None, took: start.elapsed(), turns }));
                 }
                 turn.take(code, RunSummary::read(&file)?);
                 turn.looked_again = !first_look;
@@ -141,34 +129,28 @@ pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<O
         }
     }
     let wanted = options.filter.as_ref().map_or("", |filter| filter.as_str());
-    ensure!(all.iter().any(|turn| turn.summary.is_some() || turn.code != Some(0)), "no cell of any experiment matches '{wanted}'");
-    let summary = RunAllSummary::new(&all, start.elapsed());
-    let results = kept.filter(|_| all.iter().any(|turn| turn.summary.is_some()));
-    Ok(Some(RunAllSummary { results, ..summary }))
+    ensure!(
+        turns.iter().any(|turn| turn.summary.is_some() || turn.code != Some(0)),
+        "no cell of any experiment matches '{wanted}'"
+    );
+    let code = turns.iter().filter_map(|turn| turn.code).max().unwrap_or(0);
+    let results = kept.filter(|_| turns.iter().any(|turn| turn.summary.is_some()));
+    Ok(Some(RunAllSummary { code, results, took: start.elapsed(), turns }))
 }
 
-/// What each experiment took of a device's time where the project's own results were taken: shares of the time for all are such that all end
-/// at about the same state.
-struct Weights(BTreeMap<(Platform, String), f64>);
-
-impl Weights {
-    fn of(results: &Path) -> Weights {
-        let mut weights = BTreeMap::new();
-        for (machine, (name, _)) in reference(results).iter().flat_map(|machine| EXPERIMENTS.iter().map(move |e| (machine, e))) {
-            let Ok(run) = Run::read(&results.join(machine).join(name)) else { continue };
-            // They may have more rounds than a run of all takes.
-            let usual = usual(run.manifest.profile).least();
-            let counts = |pass: &&PassRecord| pass.pass != Pass::Time || pass.round <= usual;
-            let seconds = run.passes.iter().filter(counts).filter_map(|pass| pass.seconds).sum::<f64>();
-            weights.insert((run.manifest.identity.platform, (*name).to_string()), seconds);
-        }
-        Weights(weights)
-    }
-
-    /// In seconds, with what every experiment takes; the same for all where nothing is known.
-    fn of_experiment(&self, device: DeviceChoice, name: &str) -> f64 {
-        5.0 + self.0.get(&(device.platform(), name.to_string())).copied().unwrap_or(20.0)
-    }
+/// What each experiment took of a platform's time where the project's own results were taken, in seconds: shares of the time for all are such
+/// that all end at about the same state.
+fn weights(results: &Path) -> BTreeMap<(Platform, &'static str), f64> {
+    let taken = |machine: &String, name: &'static str| {
+        let run = Run::read(&results.join(machine).join(name)).ok()?;
+        // They may have more rounds than a run of all takes.
+        let usual = usual(run.manifest.profile).least();
+        let counts = |pass: &&PassRecord| pass.pass != Pass::Time || pass.round <= usual;
+        let seconds = run.passes.iter().filter(counts).filter_map(|pass| pass.seconds).sum();
+        Some(((run.manifest.identity.platform, name), seconds))
+    };
+    let machines = reference(results);
+    machines.iter().flat_map(|machine| EXPERIMENTS.iter().filter_map(move |(name, _)| taken(machine, name))).collect()
 }
 
 impl ExperimentTurn {
@@ -198,12 +180,6 @@ fn devices(options: &Options) -> Vec<DeviceChoice> {
         (None, DeviceChoice::Cpu) if dry::is_built() => vec![DeviceChoice::dry(), DeviceChoice::Cpu],
         (None, best) => vec![best],
     }
-}
-
-fn turns(devices: &[DeviceChoice], only: &[String]) -> impl Iterator<Item = (DeviceChoice, &'static str)> {
-    let names =
-        EXPERIMENTS.iter().map(|(name, _)| *name).filter(|name| only.is_empty() || only.iter().any(|wanted| wanted == name));
-    devices.iter().flat_map(move |device| names.clone().map(|name| (*device, name)))
 }
 
 /// What all experiments on a device may take.
@@ -252,123 +228,103 @@ fn hold(results: &Path) -> Result<File> {
     Ok(lock)
 }
 
-fn run_one(
-    program: &Path,
-    flags: &[String],
-    options: &Options,
-    device: DeviceChoice,
-    seconds: Option<f64>,
-    within: Option<(&RunAllContext, &Path)>,
-) -> Result<u8> {
+/// The command that runs an experiment, as the program next to this one.
+fn command(name: &str, flags: &[String], options: &Options, device: DeviceChoice) -> Result<Command> {
+    let here = std::env::current_exe().context("finding this program's own file")?;
+    let program = here.parent().context("this program stands in no folder")?.join(name);
     ensure!(program.exists(), "{} is missing; build all programs with `cargo build --release`", program.display());
     let mut command = Command::new(program);
     command.args(flags);
     if options.device.is_none() {
         command.args(["--device", &device.to_string()]);
     }
-    if let Some(seconds) = seconds {
-        command.args(["--budget", &format!("{seconds:.0}")]);
-    }
-    if let Some((within, results)) = within {
-        command.arg("--within").arg(serde_json::to_string(within)?).arg("--out").arg(results);
-    }
-    let status = command.status().with_context(|| format!("starting {}", program.display()))?;
-    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+    Ok(command)
 }
 
-impl RunAllSummary {
-    fn new(all: &[ExperimentTurn], took: Duration) -> RunAllSummary {
-        let summaries = || all.iter().filter_map(|turn| Some((turn, turn.summary.as_ref()?)));
-        let mut found: Vec<(DeviceChoice, Vec<JudgedClaim>)> = Vec::new();
-        for (turn, summary) in summaries() {
-            let judged = summary.judged.iter().filter(|judged| judged.counts && !judged.in_python).cloned();
-            match found.iter_mut().find(|(device, _)| *device == turn.device) {
-                Some((_, known)) => known.extend(judged),
-                None => found.push((turn.device, judged.collect())),
-            }
-        }
-        let failed = summaries().flat_map(|(turn, summary)| summary.failed.iter().map(move |cell| format!("{} {cell}", turn.name)));
-        let folder = |dir: &PathBuf| dir.parent().unwrap_or(dir).to_path_buf();
-        RunAllSummary {
-            code: all.iter().filter_map(|turn| turn.code).max().unwrap_or(0),
-            results: None,
-            took,
-            found,
-            passes: summaries().map(|(_, summary)| summary.passes).sum(),
-            failed: failed.collect(),
-            came: summaries().filter_map(|(_, summary)| summary.came).fold((0, 0), |sum, came| (sum.0 + came.0, sum.1 + came.1)),
-            cut_short: summaries().filter(|(_, summary)| summary.lacking > 0).map(|(turn, _)| turn.name).collect(),
-            not_run: all
-                .iter()
-                .filter(|turn| turn.summary.is_none() && turn.code.is_some_and(|code| code != 0))
-                .map(|turn| turn.name)
-                .collect(),
-            folders: summaries().map(|(_, summary)| folder(&summary.dir)).collect(),
-            left: summaries().flat_map(|(_, summary)| summary.left.iter().map(folder)).collect(),
-        }
-    }
+fn status(mut command: Command) -> Result<u8> {
+    let status = command.status().with_context(|| format!("starting {}", command.get_program().display()))?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
 impl fmt::Display for RunAllSummary {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let list = |paths: &BTreeSet<PathBuf>| paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+        let summaries = || self.turns.iter().filter_map(|turn| Some((turn, turn.summary.as_ref()?)));
+        let passes: usize = summaries().map(|(_, summary)| summary.passes).sum();
+        let of_turn = |(turn, summary): (&ExperimentTurn, &RunSummary)| -> Vec<String> {
+            summary.failed.iter().map(|cell| format!("{} {cell}", turn.name)).collect()
+        };
+        let failed: Vec<String> = summaries().flat_map(of_turn).collect();
         let took = Seconds(self.took.as_secs_f64());
-        writeln!(f, "run-all: {} passes in {took}, {} cells failed", self.passes, self.failed.len())?;
-        if let (again, all @ 1..) = self.came {
+        writeln!(f, "run-all: {passes} passes in {took}, {} cells failed", failed.len())?;
+        let came = summaries().filter_map(|(_, summary)| summary.came).fold((0, 0), |sum, came| (sum.0 + came.0, sum.1 + came.1));
+        if let (again, all @ 1..) = came {
             writeln!(
                 f,
                 "  predictions: {again} of {all} made again, all equal to those that came with the project, which stand for yours"
             )?;
         }
-        for (device, judged) in &self.found {
-            let of = |verdict: Verdict| judged.iter().filter(move |judged| judged.verdict == verdict).map(|j| j.claim.as_str());
-            if judged.iter().all(|judged| judged.verdict == Verdict::NotMeasured) {
-                continue;
-            }
-            let count = |verdict: Verdict, word: &str| format!("{} {word}", of(verdict).count());
-            let counts = [
-                count(Verdict::Confirmed, "confirmed"),
-                count(Verdict::Depends, "depend on the case"),
-                count(Verdict::FallsShort, "fall short"),
-                count(Verdict::InPart, "hold in part"),
-                count(Verdict::Inconclusive, "not decided"),
-                count(Verdict::Refuted, "refuted"),
-            ];
-            let refuted: Vec<&str> = of(Verdict::Refuted).collect();
-            let refuted = if refuted.is_empty() { String::new() } else { format!(": {}", refuted.join(", ")) };
-            writeln!(f, "  claims on {device}: {}{refuted}", counts.join(", "))?;
-            let incomplete = judged.iter().filter(|judged| judged.verdict == Verdict::Incomplete);
-            let incomplete: Vec<String> =
-                incomplete.map(|judged| format!("{} ({} of {})", judged.claim, judged.measured.0, judged.measured.1)).collect();
-            if !incomplete.is_empty() {
-                writeln!(f, "  no verdict yet on {device}, because not all of it is measured: {}", incomplete.join(", "))?;
-            }
+        for (device, judged) in grouped(summaries().map(|(turn, summary)| (turn.device, &summary.judged))) {
+            let judged = judged.into_iter().flatten().filter(|judged| judged.counts && !judged.in_python);
+            write_judged(f, device, &judged.collect::<Vec<_>>())?;
         }
-        for cell in self.failed.iter().take(3) {
+        for cell in failed.iter().take(3) {
             writeln!(f, "  failed: {cell}")?;
         }
-        if self.failed.len() > 3 {
-            writeln!(f, "  and {} more failed, which the report names", self.failed.len() - 3)?;
+        if failed.len() > 3 {
+            writeln!(f, "  and {} more failed, which the report names", failed.len() - 3)?;
         }
-        if !self.not_run.is_empty() {
-            writeln!(f, "  could not run, for the reasons above: {}", self.not_run.join(", "))?;
+        let not_run = self.turns.iter().filter(|turn| turn.summary.is_none() && turn.code.is_some_and(|code| code != 0));
+        let not_run: Vec<&str> = not_run.map(|turn| turn.name).collect();
+        if !not_run.is_empty() {
+            writeln!(f, "  could not run, for the reasons above: {}", not_run.join(", "))?;
         }
-        if !self.cut_short.is_empty() {
-            writeln!(f, "  cut short by the time limit, and the same command goes on with them: {}", self.cut_short.join(", "))?;
+        let cut_short: Vec<&str> = summaries().filter(|(_, summary)| summary.lacking > 0).map(|(turn, _)| turn.name).collect();
+        if !cut_short.is_empty() {
+            writeln!(f, "  cut short by the time limit, and the same command goes on with them: {}", cut_short.join(", "))?;
         }
-        if self.results.is_some() {
-            writeln!(f, "  results: {}", list(&self.folders))?;
-            if !self.left.is_empty() {
-                writeln!(f, "  as they were, because they are the reference or were taken in another way: {}", list(&self.left))?;
-            }
-            let name = |path: &&PathBuf| path.to_string_lossy().into_owned();
-            for there in &self.left {
-                let beside = format!("{}-{YOURS}", name(&there));
-                if let Some(yours) = self.folders.iter().find(|folder| name(folder).starts_with(&beside)) {
-                    writeln!(f, "  side by side: vramlab diff {} {}", there.display(), yours.display())?;
-                }
+        if self.results.is_none() {
+            return Ok(());
+        }
+        let folder = |dir: &PathBuf| dir.parent().unwrap_or(dir).display().to_string();
+        let folders: BTreeSet<String> = summaries().map(|(_, summary)| folder(&summary.dir)).collect();
+        let left: BTreeSet<String> = summaries().flat_map(|(_, summary)| summary.left.iter().map(folder)).collect();
+        let list = |folders: &BTreeSet<String>| folders.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        writeln!(f, "  results: {}", list(&folders))?;
+        if !left.is_empty() {
+            writeln!(f, "  as they were, because they are the reference or were taken in another way: {}", list(&left))?;
+        }
+        for there in &left {
+            if let Some(yours) = folders.iter().find(|folder| folder.starts_with(&format!("{there}-{YOURS}"))) {
+                writeln!(f, "  side by side: vramlab diff {there} {yours}")?;
             }
         }
         Ok(())
     }
+}
+
+/// What became of a device's claims.
+fn write_judged(f: &mut fmt::Formatter, device: DeviceChoice, judged: &[&JudgedClaim]) -> fmt::Result {
+    if judged.iter().all(|judged| judged.verdict == Verdict::NotMeasured) {
+        return Ok(());
+    }
+    let of = |verdict: Verdict| judged.iter().filter(move |judged| judged.verdict == verdict);
+    let counts = [
+        (Verdict::Confirmed, "confirmed"),
+        (Verdict::Depends, "depend on the case"),
+        (Verdict::FallsShort, "fall short"),
+        (Verdict::InPart, "hold in part"),
+        (Verdict::Inconclusive, "not decided"),
+        (Verdict::Refuted, "refuted"),
+    ];
+    let counts = counts.map(|(verdict, word)| format!("{} {word}", of(verdict).count())).join(", ");
+    let refuted: Vec<&str> = of(Verdict::Refuted).map(|judged| judged.claim.as_str()).collect();
+    let refuted = if refuted.is_empty() { String::new() } else { format!(": {}", refuted.join(", ")) };
+    writeln!(f, "  claims on {device}: {counts}{refuted}")?;
+    let incomplete =
+        of(Verdict::Incomplete).map(|judged| format!("{} ({} of {})", judged.claim, judged.measured.0, judged.measured.1));
+    let incomplete: Vec<String> = incomplete.collect();
+    if incomplete.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "  no verdict yet on {device}, because not all of it is measured: {}", incomplete.join(", "))
 }

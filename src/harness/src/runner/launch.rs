@@ -1,68 +1,107 @@
 //! The parent's side of a child process: start it, read its rows, end it in time.
 
+use super::python::Python;
+use super::reference_process::needed;
 use super::spec::{ChildMessage, Spec};
 use super::start::{POLL_INTERVAL, Program, command, prepare_cuda, stopped};
 use super::template::{Copied, Templates};
 use crate::machine::DeviceChoice;
 use anyhow::{Context, Result};
-use record::protocol::{Pass, PlainCell};
+use record::protocol::PlainCell;
 use record::results::{PassRecord, Status};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::ops::ControlFlow;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Runs one pass over one cell in a process of its own; `None` where Ctrl-C ended it. Where there are templates it may be a copy of one.
-///
-/// # Errors
-/// No process can be started.
-pub fn launch(
-    program: Program,
-    templates: Option<&mut Templates>,
-    spec: &Spec,
-    cell: &PlainCell,
-    round: u32,
-    device: (DeviceChoice, Option<u64>),
-    timeout: Duration,
-) -> Result<Option<PassRecord>> {
-    Started::new(begin(program, templates, spec, device)?, None).finish(spec.pass, cell, round, timeout)
+/// What runs passes, and how long one may take.
+#[derive(Debug)]
+pub struct Launcher {
+    pub choice: DeviceChoice,
+    /// Bytes of the device's memory, where it has its own.
+    pub device_memory: Option<u64>,
+    pub timeout: Duration,
+    /// Who runs the cells that are PyTorch's, or why nobody can; none where there are no such cells.
+    pub python: Option<Result<Python, String>>,
+}
+
+impl Launcher {
+    /// Runs a pass in a process of its own, which may be a copy of a template, after the other side of its comparison has written what it
+    /// needs; `None` where Ctrl-C ended it.
+    ///
+    /// # Errors
+    /// No process can be started.
+    pub fn run(&self, spec: &Spec, templates: &mut Templates) -> Result<Option<PassRecord>> {
+        if let ControlFlow::Break(ended) = self.provide(spec, templates)? {
+            return Ok(ended);
+        }
+        let of = self.program(&spec.cell);
+        let started = match templates.copy(of, spec, self.choice) {
+            Some(Copied { id, stdout, stderr }) => Started::new(spec, Running::Copied { id, of, templates }, stdout, stderr),
+            None => self.start(spec)?,
+        };
+        Ok(started.finish(self.timeout))
+    }
+
+    /// Has the other side of a comparison write what a pass needs, where that is not there yet. Breaks with what becomes of the pass where it
+    /// does not, or with nothing where Ctrl-C ended it.
+    ///
+    /// # Errors
+    /// No process can be started.
+    pub fn provide(&self, spec: &Spec, templates: &mut Templates) -> Result<ControlFlow<Option<PassRecord>>> {
+        let Some(other) = needed(spec)? else { return Ok(ControlFlow::Continue(())) };
+        Ok(match self.run(&other, templates)? {
+            Some(given) if given.status == Status::Ok => ControlFlow::Continue(()),
+            given => ControlFlow::Break(given.map(|given| given.of_other_side(&spec.cell, spec.pass, spec.round))),
+        })
+    }
+
+    /// Starts a process for a pass; where its spec says so, it loads everything and then waits for its turn.
+    ///
+    /// # Errors
+    /// No process can be started.
+    pub fn start(&self, spec: &Spec) -> Result<Started<'_>> {
+        let mut command = command(self.program(&spec.cell), self.choice)?;
+        if self.choice != DeviceChoice::Cpu {
+            prepare_cuda(&mut command, spec.memory_limit, self.device_memory, spec.alloc_conf.as_deref());
+        }
+        command.arg("--child").arg(serde_json::to_string(spec)?);
+        command.stdin(if spec.waits { Stdio::piped() } else { Stdio::null() }).stderr(Stdio::piped());
+        let mut child = command.spawn().context("starting a child process for a cell")?;
+        let go = child.stdin.take();
+        let stdout = child.stdout.take().context("the child has no standard output")?;
+        let stderr = child.stderr.take().context("the child has no standard error")?;
+        Ok(Started { go, ..Started::new(spec, Running::Started(child), stdout, stderr) })
+    }
+
+    /// Who runs a cell.
+    fn program(&self, cell: &PlainCell) -> Program<'_> {
+        match &self.python {
+            Some(Ok(python)) if cell.is_reference() => Program::Reference(python),
+            _ => Program::Own,
+        }
+    }
 }
 
 /// A process that has begun with a pass, or waits to be told to.
 pub struct Started<'a> {
+    spec: Spec,
     since: Instant,
     child: Running<'a>,
     lines: Receiver<String>,
-    reader: JoinHandle<()>,
     complaints: JoinHandle<String>,
     /// Tells it to begin.
     go: Option<ChildStdin>,
 }
 
 impl<'a> Started<'a> {
-    /// A process that loads everything and then waits; its spec says so, too.
-    ///
-    /// # Errors
-    /// No process can be started.
-    pub fn ahead(program: Program<'a>, spec: &Spec, device: (DeviceChoice, Option<u64>)) -> Result<Started<'a>> {
-        let (mut child, stdout, stderr) = begin(program, None, spec, device)?;
-        let go = if let Running::Started(child) = &mut child { child.stdin.take() } else { None };
-        Ok(Started::new((child, stdout, stderr), go))
-    }
-
-    fn new((child, stdout, stderr): (Running<'a>, Said, Said), go: Option<ChildStdin>) -> Started<'a> {
-        let (sender, lines) = channel();
-        let reader = std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        Started { since: Instant::now(), child, lines, reader, complaints: gather(stderr), go }
+    fn new(spec: &Spec, child: Running<'a>, stdout: impl Read + Send + 'static, stderr: impl Read + Send + 'static) -> Started<'a> {
+        let (lines, complaints) = (listen(stdout), gather(stderr));
+        Started { spec: spec.clone(), since: Instant::now(), child, lines, complaints, go: None }
     }
 
     /// Waits until the process says that it has loaded everything; or ends, takes too long, or Ctrl-C comes, which finishing it finds out.
@@ -82,8 +121,8 @@ impl<'a> Started<'a> {
     }
 
     /// Reads what the pass says to its end; none where Ctrl-C ended it. The time that it waited for its turn does not count.
-    pub fn finish(self, pass: Pass, cell: &PlainCell, round: u32, timeout: Duration) -> Result<Option<PassRecord>> {
-        let Started { since, mut child, lines, reader, complaints, go } = self;
+    pub fn finish(self, timeout: Duration) -> Option<PassRecord> {
+        let Started { spec: Spec { cell, pass, round, .. }, since, mut child, lines, complaints, go } = self;
         let start = match go {
             None => since,
             Some(mut go) => {
@@ -92,10 +131,8 @@ impl<'a> Started<'a> {
                 Instant::now()
             }
         };
-        let mut samples = Vec::new();
-        let mut end = None;
-        let mut cut = None;
-        loop {
+        let (mut samples, mut end) = (Vec::new(), None);
+        let cut = loop {
             let left = timeout.saturating_sub(start.elapsed());
             match lines.recv_timeout(left.min(POLL_INTERVAL)) {
                 Ok(line) => match serde_json::from_str(&line) {
@@ -104,26 +141,19 @@ impl<'a> Started<'a> {
                     Ok(ChildMessage::End { status, reason }) => end = Some((status, reason)),
                     Err(e) => end = Some((Status::Error, format!("a row that nobody understands ({e}): {line}"))),
                 },
-                Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) if stopped() => {
-                    cut = Some(Cut::Interrupted);
-                    break;
-                }
-                Err(RecvTimeoutError::Timeout) if start.elapsed() >= timeout => {
-                    cut = Some(Cut::TimedOut);
-                    break;
-                }
+                Err(RecvTimeoutError::Disconnected) => break None,
+                Err(RecvTimeoutError::Timeout) if stopped() => break Some(Cut::Interrupted),
+                Err(RecvTimeoutError::Timeout) if start.elapsed() >= timeout => break Some(Cut::TimedOut),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-        }
+        };
         if cut.is_some() {
             child.end_group();
         }
         let exit = child.wait();
-        let _ = reader.join();
         let complaints = complaints.join().unwrap_or_default();
         let (status, reason) = match cut {
-            Some(Cut::Interrupted) => return Ok(None),
+            Some(Cut::Interrupted) => return None,
             Some(Cut::TimedOut) => (Status::Timeout, format!("ended after {} s; --timeout allows more", timeout.as_secs())),
             None => {
                 let crashed = || (Status::Crashed, exit.map_or_else(|e| format!("{e:#}"), |exit| exit_reason(exit, &complaints)));
@@ -134,7 +164,7 @@ impl<'a> Started<'a> {
             samples.clear();
         }
         let seconds = Some(start.elapsed().as_secs_f64());
-        Ok(Some(PassRecord { cell: cell.clone(), pass, round, status, reason, seconds, samples }))
+        Some(PassRecord { cell, pass, round, status, reason, seconds, samples })
     }
 }
 
@@ -169,31 +199,11 @@ impl Running<'_> {
     }
 }
 
-/// A stream of what a child says.
-type Said = Box<dyn Read + Send>;
-
-/// Begins with a pass; gives the child with its standard output and error.
-fn begin<'a>(
-    program: Program<'a>,
-    templates: Option<&'a mut Templates>,
-    spec: &Spec,
-    (choice, device_memory): (DeviceChoice, Option<u64>),
-) -> Result<(Running<'a>, Said, Said)> {
-    if let Some(templates) = templates
-        && let Some(Copied { id, stdout, stderr }) = templates.copy(program, spec, choice)
-    {
-        return Ok((Running::Copied { id, of: program, templates }, Box::new(stdout), Box::new(stderr)));
-    }
-    let mut command = command(program, choice)?;
-    if choice != DeviceChoice::Cpu {
-        prepare_cuda(&mut command, spec.memory_limit, device_memory, spec.alloc_conf.as_deref());
-    }
-    command.arg("--child").arg(serde_json::to_string(spec)?);
-    command.stdin(if spec.waits { Stdio::piped() } else { Stdio::null() }).stderr(Stdio::piped());
-    let mut child = command.spawn().context("starting a child process for a cell")?;
-    let stdout = child.stdout.take().context("the child has no standard output")?;
-    let stderr = child.stderr.take().context("the child has no standard error")?;
-    Ok((Running::Started(child), Box::new(stdout), Box::new(stderr)))
+/// Gives the lines of a stream as they come, until it ends or nobody listens any more.
+pub fn listen(stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || BufReader::new(stream).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    lines
 }
 
 /// Reads a child's complaints as they come, so that it never waits for a full pipe, and keeps the last of them.
@@ -210,7 +220,7 @@ fn gather(mut stderr: impl Read + Send + 'static) -> JoinHandle<String> {
 }
 
 /// How a process ended before it was done, and the last line of its standard error.
-pub(crate) fn exit_reason(exit: ExitStatus, complaints: &str) -> String {
+fn exit_reason(exit: ExitStatus, complaints: &str) -> String {
     let how = match exit.signal() {
         Some(9) => "killed by signal 9; the kernel does that where memory runs out".to_string(),
         Some(signal) => format!("killed by signal {signal}"),

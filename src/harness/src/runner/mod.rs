@@ -18,11 +18,9 @@ mod sweep;
 mod template;
 
 pub use all::{RunAllSummary, run_all};
-pub use child::open;
 pub use options::Options;
 pub use python::{Python, for_reference, project_with};
 pub use start::{interruptible, stopped};
-pub use summary::{JudgedClaim, RunAllContext, RunSummary, Share};
 
 use crate::lab;
 use crate::measure::SetUp;
@@ -41,7 +39,7 @@ pub const INTERRUPTED: u8 = 130;
 /// The `main` of an experiment: parses the command line, and runs the protocol's cells or, as a child, one of them.
 pub fn run(protocol: lab::Protocol) -> ExitCode {
     match protocol.plain() {
-        Ok(plain) => begin(&plain, protocol.own_rounds(), &|cell, bench| protocol.prepare(cell, bench)),
+        Ok(plain) => begin(&plain, &|cell, bench| protocol.prepare(cell, bench)),
         Err(mistakes) => {
             let list: String = mistakes.iter().map(|mistake| format!("\n  - {mistake}")).collect();
             eprintln!("{}: the protocol has mistakes, so nothing is run:{list}", protocol.name());
@@ -50,23 +48,20 @@ pub fn run(protocol: lab::Protocol) -> ExitCode {
     }
 }
 
-fn begin(protocol: &PlainProtocol, rounds: Option<u32>, prepare: SetUp) -> ExitCode {
-    let options = match parse(protocol) {
-        Ok(options) => options,
-        Err(error) => error.exit(),
-    };
+fn begin(protocol: &PlainProtocol, prepare: SetUp) -> ExitCode {
+    let options = parse(protocol).unwrap_or_else(|error| error.exit());
     // TF32 rounds what fp32 products multiply, and cuDNN uses it unless told not to: off, but where it is what a step is about.
     if let Err(error) = allow_tf32(false) {
         eprintln!("{}: turning TF32 off: {error}", protocol.name);
         return ExitCode::from(2);
     }
     if let Some(spec) = &options.child {
-        child::run(protocol, prepare, spec)
+        child::run(prepare, spec)
     }
     if let Some(parent) = options.template {
-        return template::serve(protocol, prepare, parent);
+        return template::serve(prepare, parent);
     }
-    match start(protocol, rounds, &options) {
+    match start(protocol, &options) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("{}: {error:#}", protocol.name);
@@ -83,7 +78,7 @@ fn parse(protocol: &PlainProtocol) -> Result<Options, clap::Error> {
     Options::from_arg_matches(&command.try_get_matches()?)
 }
 
-fn start(protocol: &PlainProtocol, rounds: Option<u32>, options: &Options) -> Result<u8> {
+fn start(protocol: &PlainProtocol, options: &Options) -> Result<u8> {
     let choice = options.device();
     let profile = options.profile(choice);
     let plan = match plan::Plan::new(protocol, profile, options) {
@@ -100,12 +95,12 @@ fn start(protocol: &PlainProtocol, rounds: Option<u32>, options: &Options) -> Re
         }
         return Ok(0);
     }
-    let rounds = round_count::rounds(protocol, choice, profile, options.rounds, rounds);
+    let rounds = round_count::rounds(protocol, choice, profile, options.rounds);
     match options.results(profile) {
-        Some(out) => sweep::run(protocol, options, (choice, profile, rounds), &plan, &out),
+        Some(out) => sweep::run(protocol, options, choice, profile, rounds, &plan, &out),
         None => {
             let scratch = tempfile::tempdir().context("making a folder for results that are not kept")?;
-            sweep::run(protocol, options, (choice, profile, rounds), &plan, scratch.path())
+            sweep::run(protocol, options, choice, profile, rounds, &plan, scratch.path())
         }
     }
 }

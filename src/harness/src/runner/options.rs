@@ -1,9 +1,11 @@
 //! The command line that all experiments share.
 
+use super::spec::Spec;
 use super::summary::RunAllContext;
 use crate::machine::{DeviceChoice, cores};
 use base::units::Bytes;
-use clap::{Parser, ValueEnum};
+use clap::Parser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use record::protocol::Profile;
 use regex::Regex;
 use std::path::PathBuf;
@@ -24,8 +26,8 @@ pub struct Options {
 
     /// How much to measure: smoke takes seconds and is for tests, quick minutes, full is for a GPU [default: quick on a CPU, full on
     /// a GPU and on a simulated GPU]
-    #[arg(long, value_name = "PROFILE")]
-    pub profile: Option<ProfileName>,
+    #[arg(long, value_name = "PROFILE", value_parser = PossibleValuesParser::new(["smoke", "quick", "full"]).map(profile))]
+    pub profile: Option<Profile>,
 
     /// Only cells whose text matches this regular expression, and the baselines that they are compared with
     #[arg(long, value_name = "REGEX")]
@@ -73,20 +75,12 @@ pub struct Options {
     pub within: Option<RunAllContext>,
 
     /// One cell and pass, as the parent describes it
-    #[arg(long, hide = true)]
-    pub child: Option<String>,
+    #[arg(long, hide = true, value_parser = child)]
+    pub child: Option<Spec>,
 
     /// A process that is copied for passes, and the process that asks for them
     #[arg(long, hide = true)]
     pub template: Option<u32>,
-}
-
-/// A profile as the command line names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ProfileName {
-    Smoke,
-    Quick,
-    Full,
 }
 
 /// One of several jobs that share a sweep; counts from 1.
@@ -108,6 +102,14 @@ impl std::str::FromStr for CellShard {
     }
 }
 
+fn profile(name: String) -> Profile {
+    match name.as_str() {
+        "smoke" => Profile::Smoke,
+        "quick" => Profile::Quick,
+        _ => Profile::Full,
+    }
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     let value = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s < 1e7);
     value.map(Duration::from_secs_f64).ok_or_else(|| format!("'{text}' is no number of seconds"))
@@ -117,17 +119,17 @@ fn within(text: &str) -> Result<RunAllContext, String> {
     serde_json::from_str(text).map_err(|_| "--within is for the lab's own use".to_string())
 }
 
+fn child(text: &str) -> Result<Spec, String> {
+    serde_json::from_str(text).map_err(|_| "--child is for the lab's own use".to_string())
+}
+
 impl Options {
     pub fn device(&self) -> DeviceChoice {
         self.device.unwrap_or_else(DeviceChoice::best)
     }
 
     pub fn profile(&self, device: DeviceChoice) -> Profile {
-        match (self.profile, device) {
-            (Some(ProfileName::Smoke), _) => Profile::Smoke,
-            (Some(ProfileName::Quick), _) | (None, DeviceChoice::Cpu) => Profile::Quick,
-            (Some(ProfileName::Full), _) | (None, _) => Profile::Full,
-        }
+        self.profile.unwrap_or(if device == DeviceChoice::Cpu { Profile::Quick } else { Profile::Full })
     }
 
     /// Threads that libtorch computes with.

@@ -2,6 +2,7 @@
 
 use super::options::{CellShard, Options};
 use anyhow::{Result, bail};
+use base::order::{distinct, grouped};
 use rand::{SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 use record::protocol::{Pass, PlainCell, PlainGrid, PlainProtocol, Profile};
@@ -30,15 +31,12 @@ impl<'p> Plan<'p> {
     /// # Errors
     /// Nothing is left to run.
     pub fn new(protocol: &'p PlainProtocol, profile: Profile, options: &Options) -> Result<Plan<'p>> {
-        let mut all: Vec<(usize, Planned)> = Vec::new();
-        for grid in protocol.grids(profile) {
-            for cell in grid.cells() {
-                let baseline = grid.baseline_of(&cell);
-                all.push((remoteness(grid, &cell), Planned { cell, baseline, grid, twice: false }));
-            }
-        }
-        all.sort_by_key(|(remoteness, _)| *remoteness);
-        let mut all = by_worth(protocol, all.into_iter().map(|(_, planned)| planned).collect());
+        let planned =
+            |grid: &'p PlainGrid, cell: PlainCell| Planned { baseline: grid.baseline_of(&cell), cell, grid, twice: false };
+        let of_grid = |grid: &'p PlainGrid| grid.cells().into_iter().map(move |cell| planned(grid, cell));
+        let mut all: Vec<Planned> = protocol.grids(profile).flat_map(of_grid).collect();
+        all.sort_by_cached_key(|planned| remoteness(planned.grid, &planned.cell));
+        let mut all = by_worth(protocol, all);
         let mut levels = BTreeSet::new();
         for planned in &mut all {
             let studied = planned.cell.get(&planned.grid.studied).unwrap_or_default();
@@ -52,9 +50,7 @@ impl<'p> Plan<'p> {
         }
         let mut cells: Vec<Planned> = all.iter().filter(|p| wanted(p) || baselines.contains(&&p.cell)).cloned().collect();
         if let Some(CellShard { index, count }) = options.shard {
-            let mut groups: Vec<PlainCell> = cells.iter().map(|p| p.baseline.clone()).collect();
-            groups.sort();
-            groups.dedup();
+            let groups: BTreeSet<PlainCell> = cells.iter().map(|p| p.baseline.clone()).collect();
             // Cells that are compared with one another stay together.
             let share: Vec<PlainCell> = groups.into_iter().skip(index - 1).step_by(count).collect();
             cells.retain(|p| share.contains(&p.baseline));
@@ -67,14 +63,8 @@ impl<'p> Plan<'p> {
 
     /// Cells that are timed side by side, a group for each comparison, the group that is worth most first.
     pub fn timed_groups(&self) -> Vec<Vec<Planned<'p>>> {
-        let mut groups: Vec<Vec<Planned>> = Vec::new();
-        for planned in self.cells.iter().filter(|p| p.grid.passes.contains(&Pass::Time)) {
-            match groups.iter_mut().find(|group| group[0].baseline == planned.baseline) {
-                Some(group) => group.push(planned.clone()),
-                None => groups.push(vec![planned.clone()]),
-            }
-        }
-        groups
+        let timed = self.cells.iter().filter(|p| p.grid.passes.contains(&Pass::Time));
+        grouped(timed.map(|p| (&p.baseline, p.clone()))).into_iter().map(|(_, group)| group).collect()
     }
 }
 
@@ -83,26 +73,16 @@ impl<'p> Plan<'p> {
 fn by_worth<'p>(protocol: &PlainProtocol, cells: Vec<Planned<'p>>) -> Vec<Planned<'p>> {
     let rules = protocol.claims.iter().map(|claim| &claim.rule).chain(protocol.published.iter().filter_map(|p| p.rule.as_ref()));
     let parts = rules.flat_map(PlainRule::parts);
-    let mut questions: Vec<Vec<Vec<&Planned>>> = parts
+    let questions: Vec<Vec<Vec<&Planned>>> = parts
         .flat_map(|rule| {
             [false, true].map(|references| answers(rule, cells.iter().filter(|p| p.cell.is_reference() == references)))
         })
         .collect();
     let most = questions.iter().map(Vec::len).max().unwrap_or(0);
-    let mut ordered: Vec<Planned> = Vec::with_capacity(cells.len());
-    for turn in 0..most {
-        for cell in questions.iter_mut().filter_map(|answers| answers.get_mut(turn)).flat_map(std::mem::take) {
-            // A comparison needs its baseline.
-            for cell in cells.iter().filter(|p| p.cell == cell.baseline).chain([cell]) {
-                if !ordered.contains(cell) {
-                    ordered.push(cell.clone());
-                }
-            }
-        }
-    }
-    let others: Vec<Planned> = cells.iter().filter(|cell| !ordered.contains(cell)).cloned().collect();
-    ordered.extend(others);
-    ordered
+    let in_turn = (0..most).flat_map(|turn| questions.iter().filter_map(move |answers| answers.get(turn)).flatten().copied());
+    // A comparison needs its baseline.
+    let with_baseline = in_turn.flat_map(|one| cells.iter().filter(move |p| p.cell == one.baseline).chain([one]));
+    distinct(with_baseline.chain(&cells)).into_iter().cloned().collect()
 }
 
 /// The cells that a part of a claim is about, in the least sets that give a figure.
@@ -110,19 +90,10 @@ fn answers<'a, 'p>(rule: &RulePart, cells: impl Iterator<Item = &'a Planned<'p>>
 where
     'p: 'a,
 {
-    let mut sets: Vec<(String, Vec<&Planned>)> = Vec::new();
-    for planned in cells.filter(|p| rule.reads(&p.cell)) {
-        // Against itself a baseline says nothing.
-        if rule.compares_with_baseline() && planned.cell == planned.baseline {
-            continue;
-        }
-        let set = rule.group(&planned.cell, &planned.baseline);
-        match sets.iter_mut().find(|(key, _)| *key == set) {
-            Some((_, cells)) => cells.push(planned),
-            None => sets.push((set, vec![planned])),
-        }
-    }
-    sets.into_iter().map(|(_, cells)| cells).collect()
+    // Against itself a baseline says nothing.
+    let says_nothing = |p: &Planned| rule.compares_with_baseline() && p.cell == p.baseline;
+    let telling = cells.filter(|p| rule.reads(&p.cell) && !says_nothing(p));
+    grouped(telling.map(|p| (rule.group(&p.cell, &p.baseline), p))).into_iter().map(|(_, cells)| cells).collect()
 }
 
 /// How far a cell is from its experiment's centre: baselines and middle levels answer most, so they run first.

@@ -66,11 +66,9 @@ pub fn counted_difference(protocol: &PlainProtocol, first: &PassRecord, second: 
         counted.map(|s| (s.metric.clone(), s.value)).collect()
     };
     let (a, b) = (counted(first), counted(second));
-    let apart = a.iter().zip(&b).find(|(x, y)| x != y);
-    let (x, y) = match apart {
-        Some(pair) => pair,
-        None if a.len() == b.len() => return None,
-        None => return Some(Apart { reason: "two memory passes counted different things".to_string(), share: f64::INFINITY }),
+    let Some((x, y)) = a.iter().zip(&b).find(|(x, y)| x != y) else {
+        let reason = "two memory passes counted different things".to_string();
+        return (a.len() != b.len()).then_some(Apart { reason, share: f64::INFINITY });
     };
     let share = if x.0 == y.0 { (y.1 / x.1 - 1.0).abs() } else { f64::INFINITY };
     Some(Apart { reason: format!("two memory passes differ: {} was {} and then {} bytes", x.0, x.1, y.1), share })
@@ -80,13 +78,9 @@ pub fn counted_difference(protocol: &PlainProtocol, first: &PassRecord, second: 
 pub fn beyond_physics(record: &PassRecord, limit: f64) -> Option<String> {
     let flops = record.samples.iter().find(|s| s.metric == LEAST_FLOPS.name)?.value;
     let fastest = record.samples.iter().filter(|s| s.metric == TIME.name).map(|s| s.value).reduce(f64::min)?;
-    (flops / fastest > limit).then(|| {
-        format!(
-            "{:.3e} operations in {} are more than the {limit:.3e}/s that this device is specified for",
-            flops,
-            Seconds(fastest)
-        )
-    })
+    let took = Seconds(fastest);
+    let why = || format!("{flops:.3e} operations in {took} are more than the {limit:.3e}/s that this device is specified for");
+    (flops / fastest > limit).then(why)
 }
 
 #[cfg(test)]
@@ -96,37 +90,20 @@ mod tests {
     use record::results::Sample;
 
     fn record(pass: Pass, figures: &[(&str, f64)]) -> PassRecord {
-        let sample = |(metric, value): &(&str, f64)| Sample {
-            metric: metric.to_string(),
-            unit: "B".into(),
-            value: *value,
-            sample: 0,
-            reason: String::new(),
+        let sample = |(metric, value): &(&str, f64)| {
+            let (metric, unit, reason) = (metric.to_string(), "B".to_string(), String::new());
+            Sample { metric, unit, value: *value, sample: 0, reason }
         };
-        let cell = PlainCell::parse("k=1").unwrap();
-        PassRecord {
-            cell,
-            pass,
-            round: 1,
-            status: Status::Ok,
-            reason: String::new(),
-            seconds: None,
-            samples: figures.iter().map(sample).collect(),
-        }
+        let not_run = PassRecord::not_run(&PlainCell::parse("k=1").unwrap(), pass, 1, Status::Ok, "");
+        PassRecord { samples: figures.iter().map(sample).collect(), ..not_run }
     }
 
     #[test]
     fn memory_passes_must_agree_in_what_is_counted() {
         let temporaries = Metric::counted("temporaries", "temporaries", "B").nondeterministic();
         let area = PlotKind::Area { panels: vec![], layers: vec![temporaries], boundary: "phase".into(), phases: vec![] };
-        let plot = PlainPlot {
-            name: "".into(),
-            caption: "".into(),
-            of: "".into(),
-            metric: "requested_peak".into(),
-            kind: area,
-            on_front: false,
-        };
+        let [name, caption, of] = [(); 3].map(|()| String::new());
+        let plot = PlainPlot { name, caption, of, metric: "requested_peak".into(), kind: area, on_front: false };
         let metrics = vec![Metric::counted("free", "free", "B").nondeterministic()];
         let protocol = PlainProtocol { metrics, plots: vec![plot], ..PlainProtocol::default() };
         let counted = |peak, others| {

@@ -5,15 +5,15 @@ use crate::machine::DeviceChoice;
 use record::protocol::{Pass, PlainProtocol, Profile};
 use record::rounds::{Rounds, usual};
 
-/// The rounds of a run: those that the user says, or the experiment, or else the profile.
-pub fn rounds(protocol: &PlainProtocol, choice: DeviceChoice, profile: Profile, asked: Option<u32>, own: Option<u32>) -> Rounds {
+/// The rounds of a run: those that the user says, or else the profile.
+pub fn rounds(protocol: &PlainProtocol, choice: DeviceChoice, profile: Profile, asked: Option<u32>) -> Rounds {
     let usual = usual(profile);
     match (asked, profile) {
         _ if beyond_device(choice, Pass::Time).is_some() => Rounds::unsaid(),
         (Some(rounds), _) => Rounds::fixed(rounds),
         (None, Profile::Smoke) => usual,
         (None, _) if is_drawn_from(protocol) => Rounds::fixed(DRAWINGS * usual.looks().last().copied().unwrap_or(1)),
-        (None, _) => own.map_or(usual, Rounds::fixed),
+        (None, _) => usual,
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::measure::{Quantity, Step};
 use anyhow::{Context, Result, ensure};
+use base::order::grouped;
 use std::path::Path;
 use tch::{Device, Tensor};
 
@@ -26,15 +27,13 @@ pub fn write_start(step: &Step, path: &Path) -> Result<()> {
 /// # Errors
 /// The file cannot be read, or a name in it is none of that form.
 pub fn read_outcome(path: &Path) -> Result<Vec<Quantity>> {
-    let mut quantities: Vec<(String, Vec<(usize, Tensor)>)> = Vec::new();
-    for (full, tensor) in Tensor::read_safetensors(path).context("reading the outcome of PyTorch's side")? {
+    let named = |(full, tensor): (String, Tensor)| {
         let number = full.rsplit_once('/').and_then(|(name, number)| Some((name.to_string(), number.parse::<usize>().ok()?)));
         let (name, number) = number.with_context(|| format!("'{full}' is no tensor of an outcome"))?;
-        match quantities.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, tensors)) => tensors.push((number, tensor)),
-            None => quantities.push((name, vec![(number, tensor)])),
-        }
-    }
+        anyhow::Ok((name, (number, tensor)))
+    };
+    let read = Tensor::read_safetensors(path).context("reading the outcome of PyTorch's side")?;
+    let quantities = grouped(read.into_iter().map(named).collect::<Result<Vec<_>>>()?);
     let ordered = |(name, mut tensors): (String, Vec<(usize, Tensor)>)| {
         tensors.sort_by_key(|(number, _)| *number);
         Quantity { name, tensors: tensors.into_iter().map(|(_, tensor)| tensor).collect() }

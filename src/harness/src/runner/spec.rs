@@ -1,6 +1,6 @@
 //! What a parent and the child that runs a pass say to each other.
 
-use record::protocol::{Pass, Profile, Relation};
+use record::protocol::{Pass, PlainCell, Relation};
 use record::results::{Sample, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -9,16 +9,17 @@ use std::path::PathBuf;
 /// What a child is to do; its one argument.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
-    pub cell: String,
+    pub cell: PlainCell,
     pub pass: Pass,
-    pub profile: Profile,
+    /// Counts the passes of one kind over one cell, from 1.
+    pub round: u32,
     pub device: String,
     pub threads: u32,
     pub seed: u32,
     pub memory_limit: Option<u64>,
     /// What a check compares the cell with.
-    pub baseline: String,
-    /// The relation to the baseline that a reference must see in a check; a child of our own has the protocol.
+    pub baseline: PlainCell,
+    /// The relation to the baseline that a check must see.
     pub expected: Option<Relation>,
     /// What our side of the cell and its reference hand to each other, where both do the very same.
     pub exchange: Option<Exchange>,

@@ -1,19 +1,20 @@
-//! What an experiment's program tells the command that started it: `run-all`, `compare`.
+//! What an experiment's program tells the `run-all` that started it.
 
 use anyhow::{Context, Result};
-use record::judge::Verdict;
+use record::judge::{Judgement, Verdict};
+use record::protocol::Platform;
 use record::results::replace_file;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The one argument of an experiment that a command started: what the command wants to know, and what the person who waits should see.
+/// The one argument of an experiment that `run-all` started: what that wants to know, and what the person who waits should see.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunAllContext {
     /// File that the summary is written to.
     pub summary: PathBuf,
-    /// Place of this run among all; none where it is alone.
-    pub share: Option<Share>,
+    /// Place of this run among all.
+    pub share: Share,
     /// Take the rounds that every comparison gets, and no more: others wait for theirs.
     pub first_look: bool,
 }
@@ -63,6 +64,21 @@ pub struct JudgedClaim {
     pub counts: bool,
     /// Whether these are the figures of PyTorch in Python.
     pub in_python: bool,
+}
+
+impl JudgedClaim {
+    pub fn of(judgement: &Judgement) -> JudgedClaim {
+        JudgedClaim {
+            claim: judgement.of.id.to_string(),
+            text: judgement.of.text.to_string(),
+            verdict: judgement.verdict,
+            so_far: judgement.so_far,
+            measured: judgement.measured(),
+            parts: judgement.parts(),
+            counts: judgement.carries,
+            in_python: judgement.platform == Platform::Python,
+        }
+    }
 }
 
 impl fmt::Display for JudgedClaim {

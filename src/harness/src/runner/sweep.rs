@@ -1,12 +1,12 @@
 //! One run of an experiment: every planned cell is checked, counted and timed, and each pass is recorded before the next begins.
 
-use super::launch::Started;
+use super::launch::Launcher;
 use super::options::{CellShard, Options};
 use super::plan::{Plan, Planned, round_order};
 use super::preconditions::{beyond_physics, counted_difference, has_reference, impossible};
 use super::progress::Progress;
 use super::python::{Python, for_reference};
-use super::reference_process::{Exchanges, Provision, program, provide, provided};
+use super::reference_process::Exchanges;
 use super::spec::Spec;
 use super::start::{interruptible, refuse_other_allocators, stopped};
 use super::summary::{JudgedClaim, RunSummary};
@@ -14,21 +14,34 @@ use super::template::{Templates, suits};
 use super::{EXPERIMENTS, INTERRUPTED};
 use crate::machine::{DeviceChoice, Machine, cores, exact_cpu, flags, kernel};
 use anyhow::{Context, Result};
+use base::order::grouped;
 use base::units::{Bytes, Seconds, now};
 use rand::seq::SliceRandom;
-use record::judge::{Judgement, RunContext, judge, undecided};
-use record::protocol::{DEVICE_MEMORY, Pass, PlainCell, PlainProtocol, Platform, Profile, Relation, TIME};
+use record::judge::{RunContext, judge, undecided};
+use record::protocol::{DEVICE_MEMORY, Pass, PlainCell, PlainProtocol, Profile, TIME};
 use record::results::{
     BUDGET_ENDED, Command, FolderNotWritten, Identity, Journal, Manifest, PassRecord, Place, SCHEMA, SHARD, Samples, Status,
     predictions_that_came,
 };
 use record::rounds::Rounds;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::slice;
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
+
+/// What a run is to measure, on what, and who runs its passes.
+struct Setting<'a> {
+    protocol: &'a PlainProtocol,
+    options: &'a Options,
+    profile: Profile,
+    rounds: Rounds,
+    plan: &'a Plan<'a>,
+    machine: Machine,
+    launcher: Launcher,
+}
 
 /// Runs a plan and says how it went; gives the exit status.
 ///
@@ -37,7 +50,9 @@ use std::time::Instant;
 pub fn run(
     protocol: &PlainProtocol,
     options: &Options,
-    (choice, profile, rounds): (DeviceChoice, Profile, Rounds),
+    choice: DeviceChoice,
+    profile: Profile,
+    rounds: Rounds,
     plan: &Plan,
     out: &Path,
 ) -> Result<u8> {
@@ -46,50 +61,32 @@ pub fn run(
         refuse_other_allocators()?;
     }
     interruptible()?;
-    let python = plan.cells.iter().any(|planned| has_reference(choice, planned)).then(|| Python::find(&protocol.name));
-    let python = python.transpose()?;
-    let mut manifest = manifest(protocol, options, (choice, profile, &rounds), plan, &machine, python.as_ref())?;
+    let asks_python = plan.cells.iter().any(|planned| has_reference(choice, planned));
+    let python = asks_python.then(|| Python::find(&protocol.name)).transpose()?;
+    let launcher = Launcher { choice, device_memory: machine.device_memory, timeout: options.timeout, python };
+    let setting = Setting { protocol, options, profile, rounds, plan, machine, launcher };
+    let mut manifest = setting.manifest()?;
+    if setting.takes_over(&manifest, out)? {
+        return Ok(0);
+    }
     // Before a folder is chosen or made: a run that was stopped leaves nothing.
     if stopped() {
         return Ok(INTERRUPTED);
     }
     let part = options.shard.map(|CellShard { index, count }| format!("{SHARD}{index}-of-{count}"));
-    let setting = (choice, profile, &rounds);
-    if let Some(code) = take_over(protocol, options, setting, plan, (&machine, python.as_ref()), (&manifest, out))? {
-        return Ok(code);
-    }
     let Place { dir, left } = Place::find(out, part.as_deref(), &manifest);
     let (journal, records) = Journal::open(&dir, &mut manifest, options.fresh)?;
-    let start = Instant::now();
-    let deadline = options.budget(profile).map(|budget| start + budget);
-    let resumed = records.len();
-    let mut sweep = Sweep {
-        protocol,
-        options,
-        choice,
-        profile,
-        machine,
-        python,
-        journal,
-        records,
-        progress: Progress::new(&protocol.name, options.within.as_ref().and_then(|within| within.share)),
-        deadline,
-        budget_ended: false,
-        resumed,
-        rounds,
-        exchanges: Exchanges::default(),
-    };
-    if resumed > 0 {
-        sweep.progress.say(&format!("{}: going on in {}, where {resumed} passes are done", protocol.name, dir.display()));
+    let mut sweep = Sweep::new(&setting, journal, records);
+    if sweep.resumed > 0 {
+        sweep.say(&format!("going on in {}, where {} passes are done", dir.display(), sweep.resumed));
     } else if options.within.is_none() {
         for FolderNotWritten { dir: there, why } in &left {
-            let why = why.join("; ");
-            sweep.progress.say(&format!("{}: {} stays as it is: {why}", protocol.name, there.display()));
+            sweep.say(&format!("{} stays as it is: {}", there.display(), why.join("; ")));
         }
     }
-    sweep.run(plan)?;
+    sweep.run()?;
     sweep.progress.finish();
-    let summary = summary(&sweep, plan, &left, &dir);
+    let summary = sweep.summary(&left, &dir);
     match &options.within {
         Some(within) => summary.write(&within.summary)?,
         None => summary.judged.iter().for_each(|judged| println!("{judged}")),
@@ -100,15 +97,9 @@ pub fn run(
         (_, 0) => "done".to_string(),
         (_, lacking) => format!("the budget ended with {lacking} passes to go; the same command goes on from here"),
     };
-    println!(
-        "{}: {state}: {} passes in {}, {} failed; {}",
-        protocol.name,
-        summary.passes,
-        Seconds(start.elapsed().as_secs_f64()),
-        summary.failed.len(),
-        dir.display()
-    );
-    Ok(if stopped() { INTERRUPTED } else { u8::from(!summary.failed.is_empty()) })
+    let (took, failed) = (Seconds(sweep.began.elapsed().as_secs_f64()), summary.failed.len());
+    println!("{}: {state}: {} passes in {took}, {failed} failed; {}", protocol.name, summary.passes, dir.display());
+    Ok(if stopped() { INTERRUPTED } else { u8::from(failed > 0) })
 }
 
 /// One in so many predictions is made again before those that came with the project are taken for this run's own.
@@ -116,190 +107,167 @@ const SAMPLED: usize = 8;
 /// But no more of an experiment than this: each run draws others.
 const MOST_SAMPLED: usize = 2;
 
-/// In a run of all, stands by the predictions that came with the project where this run would make the same, after a sample of them was made
-/// again and was equal to the byte; gives the exit status. None where the run makes its own. Nothing is copied: they stay what they are, the
-/// project's.
-fn take_over(
-    protocol: &PlainProtocol,
-    options: &Options,
-    (choice, profile, rounds): (DeviceChoice, Profile, &Rounds),
-    plan: &Plan,
-    (machine, python): (&Machine, Option<&Result<Python, String>>),
-    (now, out): (&Manifest, &Path),
-) -> Result<Option<u8>> {
-    let is_of_all = options.within.as_ref().filter(|within| within.share.is_some());
-    let Some(within) = is_of_all.filter(|_| matches!(choice, DeviceChoice::Dry(_)) && !options.fresh) else { return Ok(None) };
-    let Some((dir, came)) = predictions_that_came(out, now)? else { return Ok(None) };
-    let counted =
-        |planned: &&Planned| planned.grid.passes.contains(&Pass::Memory) && impossible(choice, planned, Pass::Memory).is_none();
-    let mut sample: Vec<Planned> = plan.cells.iter().filter(counted).cloned().collect();
-    let all = sample.len();
-    // Another sample each time, so that many users make all of them.
-    sample.shuffle(&mut rand::rng());
-    sample.truncate(all.div_ceil(SAMPLED).min(MOST_SAMPLED));
-    sample.iter_mut().for_each(|planned| planned.twice = false);
-    let scratch = tempfile::tempdir().context("making a folder for predictions that are made again")?;
-    let mut manifest = now.clone();
-    let (journal, _) = Journal::open(scratch.path(), &mut manifest, true)?;
-    let start = Instant::now();
-    let mut sweep = Sweep {
-        protocol,
-        options,
-        choice,
-        profile,
-        machine: machine.clone(),
-        python: python.cloned(),
-        journal,
-        records: Vec::new(),
-        progress: Progress::new(&protocol.name, within.share),
-        deadline: options.budget(profile).map(|budget| start + budget),
-        budget_ended: false,
-        resumed: 0,
-        rounds: rounds.clone(),
-        exchanges: Exchanges::default(),
-    };
-    sweep.progress.expect(sample.iter().map(|planned| sweep.untimed_passes(planned).len()).sum());
-    // However short the time is: without them nothing is taken over.
-    sweep.count(&Plan { cells: sample }, None)?;
-    sweep.progress.finish();
-    if stopped() {
-        return Ok(Some(INTERRUPTED));
-    }
-    let made: Vec<&PassRecord> = sweep
-        .records
-        .iter()
-        .filter(|record| {
-            record.pass == Pass::Memory && record.round == 1 && record.seconds.is_some() && record.status != Status::Skipped
-        })
-        .collect();
-    let theirs = |record: &PassRecord| came.passes.iter().find(|pass| pass.cell == record.cell && pass.pass == Pass::Memory);
-    let apart = made.iter().find_map(|record| match theirs(record) {
-        Some(theirs) if theirs.status != record.status => {
-            Some(format!("'{}' ends otherwise: {} {}", record.cell, record.status, record.reason))
+impl Setting<'_> {
+    /// In a run of all, stands by the predictions that came with the project where this run would make the same, after a sample of them was made
+    /// again and was equal to the byte. Nothing is copied: they stay what they are, the project's. False where the run is to make its own, and
+    /// where it was stopped.
+    fn takes_over(&self, now: &Manifest, out: &Path) -> Result<bool> {
+        let (protocol, choice) = (self.protocol, self.launcher.choice);
+        let is_dry = matches!(choice, DeviceChoice::Dry(_));
+        let Some(within) = self.options.within.as_ref().filter(|_| is_dry && !self.options.fresh) else { return Ok(false) };
+        let Some((dir, came)) = predictions_that_came(out, now)? else { return Ok(false) };
+        let counted =
+            |planned: &&Planned| planned.grid.passes.contains(&Pass::Memory) && impossible(choice, planned, Pass::Memory).is_none();
+        let mut sample: Vec<Planned> = self.plan.cells.iter().filter(counted).cloned().collect();
+        let all = sample.len();
+        // Another sample each time, so that many users make all of them.
+        sample.shuffle(&mut rand::rng());
+        sample.truncate(all.div_ceil(SAMPLED).min(MOST_SAMPLED));
+        sample.iter_mut().for_each(|planned| planned.twice = false);
+        let scratch = tempfile::tempdir().context("making a folder for predictions that are made again")?;
+        let (journal, _) = Journal::open(scratch.path(), &mut now.clone(), true)?;
+        let mut sweep = Sweep::new(self, journal, Vec::new());
+        sweep.progress.expect(sample.iter().map(|planned| sweep.untimed_passes(planned).len()).sum());
+        // However short the time is: without them nothing is taken over.
+        sweep.count(&sample, None)?;
+        sweep.progress.finish();
+        if stopped() {
+            return Ok(false);
         }
-        Some(theirs) => counted_difference(protocol, theirs, record).map(|apart| format!("'{}': {}", record.cell, apart.reason)),
-        None => Some(format!("there is no '{}'", record.cell)),
-    });
-    if let Some(apart) = apart {
-        sweep.progress.say(&format!("{}: not equal to {}, so all are made here: {apart}", protocol.name, dir.display()));
-        return Ok(None);
+        let is_counted = |record: &&PassRecord| record.pass == Pass::Memory && record.round == 1;
+        let is_made = |record: &&PassRecord| record.seconds.is_some() && record.status != Status::Skipped;
+        let made: Vec<&PassRecord> = sweep.records.iter().filter(is_counted).filter(is_made).collect();
+        let apart = made.iter().find_map(|record| {
+            let cell = &record.cell;
+            match came.passes.iter().find(|pass| pass.cell == *cell && pass.pass == Pass::Memory) {
+                Some(theirs) if theirs.status != record.status => {
+                    Some(format!("'{cell}' ends otherwise: {} {}", record.status, record.reason))
+                }
+                Some(theirs) => counted_difference(protocol, theirs, record).map(|apart| format!("'{cell}': {}", apart.reason)),
+                None => Some(format!("there is no '{cell}'")),
+            }
+        });
+        if let Some(apart) = apart {
+            sweep.say(&format!("not equal to {}, so all are made here: {apart}", dir.display()));
+            return Ok(false);
+        }
+        if made.is_empty() && all > 0 {
+            return Ok(false);
+        }
+        let taken = RunContext { profile: self.profile, device: choice.platform(), rounds: &came.manifest.rounds };
+        let judgements = judge(protocol, taken, &Samples::new(&came.passes));
+        let summary = RunSummary {
+            dir: dir.clone(),
+            left: Vec::new(),
+            came: Some((made.len(), all)),
+            passes: made.len(),
+            lacking: 0,
+            is_open: false,
+            failed: Vec::new(),
+            judged: judgements.iter().map(JudgedClaim::of).collect(),
+        };
+        summary.write(&within.summary)?;
+        println!("{}: {} of {all} predictions made again, all equal to {}", protocol.name, made.len(), dir.display());
+        Ok(true)
     }
-    if made.is_empty() && all > 0 {
-        return Ok(None);
-    }
-    let taken = RunContext { profile, device: choice.platform(), rounds: &came.manifest.rounds };
-    let judgements = judge(protocol, taken, &Samples::new(&came.passes));
-    let summary = RunSummary {
-        dir: dir.clone(),
-        left: Vec::new(),
-        came: Some((made.len(), all)),
-        passes: made.len(),
-        lacking: 0,
-        is_open: false,
-        failed: Vec::new(),
-        judged: judgements.into_iter().map(judged).collect(),
-    };
-    summary.write(&within.summary)?;
-    println!("{}: {} of {all} predictions made again, all equal to {}", protocol.name, made.len(), dir.display());
-    Ok(Some(0))
-}
 
-fn manifest(
-    protocol: &PlainProtocol,
-    options: &Options,
-    (choice, profile, rounds): (DeviceChoice, Profile, &Rounds),
-    plan: &Plan,
-    machine: &Machine,
-    python: Option<&Result<Python, String>>,
-) -> Result<Manifest> {
-    let sources = EXPERIMENTS.iter().find(|(name, _)| *name == protocol.name);
-    let (_, sources) = sources.with_context(|| format!("experiments/ has no {}: file and protocol share a name", protocol.name))?;
-    let mut flags = flags(options.threads() as usize)?;
-    flags.extend(python.map(|found| ("python".to_string(), found.as_ref().map_or("none".to_string(), Python::describe))));
-    Ok(Manifest {
-        schema: SCHEMA,
-        profile,
-        identity: Identity {
-            machine: machine.slug.clone(),
-            platform: choice.platform(),
-            hardware: machine.hardware.clone(),
-            libtorch: machine.libtorch.clone(),
-            flags,
-            memory_limit: options.device_memory.map(|b| b.0),
-            seed: u64::from(options.seed),
-            sources: sources.to_string(),
-        },
-        planned: plan.cells.iter().map(|p| p.cell.to_string()).collect(),
-        rounds: rounds.clone(),
-        commands: vec![Command {
-            began: now(),
-            argv: invocation(),
-            git_revision: env!("VRAMLAB_REVISION").to_string(),
-            git_dirty: env!("VRAMLAB_DIRTY") == "true",
-            environment: environment(python),
-        }],
-        protocol: protocol.clone(),
-    })
+    fn manifest(&self) -> Result<Manifest> {
+        let Setting { protocol, options, machine, launcher, .. } = self;
+        let sources = EXPERIMENTS.iter().find(|(name, _)| *name == protocol.name);
+        let (_, sources) =
+            sources.with_context(|| format!("experiments/ has no {}: file and protocol share a name", protocol.name))?;
+        let mut flags = flags(options.threads() as usize)?;
+        let python = launcher.python.as_ref();
+        flags.extend(python.map(|found| ("python".to_string(), found.as_ref().map_or("none".to_string(), Python::describe))));
+        Ok(Manifest {
+            schema: SCHEMA,
+            profile: self.profile,
+            identity: Identity {
+                machine: machine.slug.clone(),
+                platform: launcher.choice.platform(),
+                hardware: machine.hardware.clone(),
+                libtorch: machine.libtorch.clone(),
+                flags,
+                memory_limit: options.device_memory.map(|b| b.0),
+                seed: u64::from(options.seed),
+                sources: sources.to_string(),
+            },
+            planned: self.plan.cells.iter().map(|p| p.cell.to_string()).collect(),
+            rounds: self.rounds.clone(),
+            commands: vec![Command {
+                began: now(),
+                argv: invocation(),
+                git_revision: env!("VRAMLAB_REVISION").to_string(),
+                git_dirty: env!("VRAMLAB_DIRTY") == "true",
+                environment: environment(python),
+            }],
+            protocol: (*protocol).clone(),
+        })
+    }
 }
 
 /// What a run ran on and was built with, beyond what must agree between runs.
 fn environment(python: Option<&Result<Python, String>>) -> BTreeMap<String, String> {
-    let known = [("kernel", kernel()), ("exact cpu", exact_cpu()), ("compilers", Some(env!("VRAMLAB_COMPILERS").to_string()))];
-    let mut environment: BTreeMap<String, String> =
-        known.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect();
-    if let Some(Ok(python)) = python {
-        environment.extend(python.packages.clone());
-    }
-    environment
+    let known =
+        [("kernel", kernel()), ("exact cpu", Some(exact_cpu())), ("compilers", Some(env!("VRAMLAB_COMPILERS").to_string()))];
+    let known = known.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?)));
+    let packages = python.and_then(|found| found.as_ref().ok()).map(|python| python.packages.clone());
+    known.chain(packages.unwrap_or_default()).collect()
 }
 
 /// The command line, as it can be typed elsewhere: the program by its name, paths from the folder that it was started in, and without where
 /// the results go, which may be a private folder, and the summary that only the run of all experiments around it can read.
 fn invocation() -> Vec<String> {
     let here = std::env::current_dir().map(|here| format!("{}/", here.display())).unwrap_or_default();
-    let mut arguments: Vec<String> =
-        std::env::args().map(|argument| argument.strip_prefix(&here).map_or(argument.clone(), str::to_string)).collect();
-    if let Some(program) = arguments.first_mut() {
-        let name = Path::new(program.as_str()).file_name().map(|name| name.to_string_lossy().into_owned());
-        *program = name.unwrap_or_default();
-    }
-    for of_here in ["--within", "--out"] {
-        while let Some(at) = arguments.iter().position(|argument| argument == of_here) {
-            arguments.drain(at..(at + 2).min(arguments.len()));
+    let mut given = std::env::args().map(|argument| argument.strip_prefix(&here).map_or(argument.clone(), str::to_string));
+    let program = given.next().unwrap_or_default();
+    let mut kept = vec![Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned()];
+    while let Some(argument) = given.next() {
+        match argument.as_str() {
+            "--within" | "--out" => drop(given.next()),
+            out if out.starts_with("--out=") => {}
+            _ => kept.push(argument),
         }
     }
-    arguments.retain(|argument| !argument.starts_with("--out="));
-    arguments
+    kept
 }
 
 struct Sweep<'a> {
-    protocol: &'a PlainProtocol,
-    options: &'a Options,
-    choice: DeviceChoice,
-    profile: Profile,
-    machine: Machine,
-    /// Who runs the cells that are PyTorch's, or why nobody can; none where there are no such cells.
-    python: Option<Result<Python, String>>,
+    setting: &'a Setting<'a>,
     journal: Journal,
     records: Vec<PassRecord>,
     progress: Progress,
+    began: Instant,
     deadline: Option<Instant>,
     budget_ended: bool,
     /// Passes that an earlier run had done.
     resumed: usize,
-    rounds: Rounds,
     exchanges: Exchanges,
 }
 
-/// A pass that is to be run.
-struct Job {
-    cell: PlainCell,
-    spec: Spec,
-    round: u32,
-}
+impl<'a> Sweep<'a> {
+    fn new(setting: &'a Setting<'a>, journal: Journal, records: Vec<PassRecord>) -> Sweep<'a> {
+        let options = setting.options;
+        let began = Instant::now();
+        Sweep {
+            setting,
+            journal,
+            resumed: records.len(),
+            records,
+            progress: Progress::new(&setting.protocol.name, options.within.as_ref().map(|within| within.share)),
+            began,
+            deadline: options.budget(setting.profile).map(|budget| began + budget),
+            budget_ended: false,
+            exchanges: Exchanges::default(),
+        }
+    }
 
-impl Sweep<'_> {
-    fn run(&mut self, plan: &Plan) -> Result<()> {
+    fn say(&self, what: &str) {
+        self.progress.say(&format!("{}: {what}", self.setting.protocol.name));
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let plan = self.setting.plan;
         let groups = plan.timed_groups();
         let untimed: usize = plan.cells.iter().map(|planned| self.untimed_passes(planned).len()).sum();
         let timed: usize = groups.iter().map(Vec::len).sum();
@@ -308,14 +276,14 @@ impl Sweep<'_> {
         // Bytes without times are half an answer: a short budget is shared by both.
         let now = Instant::now();
         let share = if timed > 0 { 0.5 } else { 1.0 };
-        self.count(plan, self.deadline.map(|deadline| now + deadline.saturating_duration_since(now).mul_f64(share)))?;
-        self.time(&groups)?;
-        self.count(plan, self.deadline)?;
-        if self.lacking(plan) > 0 {
+        self.count(&plan.cells, self.deadline.map(|deadline| now + deadline.saturating_duration_since(now).mul_f64(share)))?;
+        self.time(groups)?;
+        self.count(&plan.cells, self.deadline)?;
+        if self.lacking() > 0 {
             self.over();
         }
         if self.budget_ended && !stopped() {
-            self.leave_out(plan)?;
+            self.leave_out()?;
         }
         Ok(())
     }
@@ -332,7 +300,9 @@ impl Sweep<'_> {
     /// The check once and the memory pass, as far as the grid asks for them. On a real GPU each cell is counted twice, since the driver's
     /// threads have a say there; elsewhere each level is in one place, and the smoke profile's few cells are.
     fn untimed_passes(&self, planned: &Planned) -> Vec<(Pass, u32)> {
-        let twice = planned.twice || matches!(self.choice, DeviceChoice::Cuda(_)) || self.profile == Profile::Smoke;
+        let twice = planned.twice
+            || matches!(self.setting.launcher.choice, DeviceChoice::Cuda(_))
+            || self.setting.profile == Profile::Smoke;
         let rounds = |pass: &Pass| match pass {
             Pass::Check => 1,
             Pass::Memory => 1 + u32::from(twice),
@@ -348,58 +318,41 @@ impl Sweep<'_> {
 
     /// Checks and counts cells until a time comes. Untimed passes run concurrently; the passes over one cell
     /// follow one another.
-    fn count(&mut self, plan: &Plan, until: Option<Instant>) -> Result<()> {
-        let mut chains: Vec<(&Planned, Vec<Job>)> = Vec::new();
-        for planned in &plan.cells {
-            let mut jobs = Vec::new();
+    fn count(&mut self, cells: &[Planned], until: Option<Instant>) -> Result<()> {
+        let mut jobs = Vec::new();
+        for planned in cells {
             for (pass, round) in self.untimed_passes(planned) {
-                let spec = self.ask(planned, pass, round)?;
-                jobs.extend(spec.map(|spec| Job { cell: planned.cell.clone(), spec, round }));
-            }
-            // Both sides of a comparison hand things to each other.
-            let other = chains.iter_mut().find(|(other, _)| planned.grid.is_shared() && other.baseline == planned.baseline);
-            match other {
-                Some((_, chain)) => chain.extend(jobs),
-                None => chains.push((planned, jobs)),
+                // Both sides of a comparison hand things to each other.
+                let chain = if planned.grid.is_shared() { &planned.baseline } else { &planned.cell };
+                jobs.extend(self.ask(planned, pass, round)?.map(|spec| (chain, spec)));
             }
         }
-        let mut by_threads: Vec<(u32, Vec<Vec<Job>>)> = Vec::new();
-        for jobs in chains.into_iter().map(|(_, jobs)| jobs).filter(|jobs| !jobs.is_empty()) {
-            let threads = jobs[0].spec.threads;
-            match by_threads.iter_mut().find(|(known, _)| *known == threads) {
-                Some((_, chains)) => chains.push(jobs),
-                None => by_threads.push((threads, vec![jobs])),
-            }
-        }
-        by_threads.into_iter().try_for_each(|(threads, chains)| self.count_side_by_side(chains, threads, until))
+        let chains = grouped(jobs).into_iter().map(|(_, chain)| (chain[0].threads, chain));
+        grouped(chains).into_iter().try_for_each(|(threads, chains)| self.count_side_by_side(chains, threads, until))
     }
 
     /// Runs chains of passes, as many at a time as the machine has cores for.
-    fn count_side_by_side(&mut self, chains: Vec<Vec<Job>>, threads: u32, until: Option<Instant>) -> Result<()> {
+    fn count_side_by_side(&mut self, chains: Vec<Vec<Spec>>, threads: u32, until: Option<Instant>) -> Result<()> {
         let waiting = Mutex::new(chains.into_iter());
         let next = || waiting.lock().ok().and_then(|mut waiting| waiting.next());
         let is_over = || stopped() || until.is_some_and(|until| Instant::now() >= until);
-        let (device, timeout) = ((self.choice, self.machine.device_memory), self.options.timeout);
-        let python = self.python.clone();
+        let launcher = &self.setting.launcher;
         let (sender, records) = channel();
         let work = |sender: Sender<Result<PassRecord>>| {
             let mut templates = Templates::default();
-            while let Some(jobs) = next() {
+            while let Some(chain) = next() {
                 let mut settled: Option<PlainCell> = None;
-                for Job { cell, spec, round } in jobs {
-                    if settled.as_ref() == Some(&cell) {
+                for spec in chain {
+                    if settled.as_ref() == Some(&spec.cell) {
                         continue;
                     }
                     if is_over() {
                         return;
                     }
-                    let record = match provided((python.as_ref(), Some(&mut templates)), &spec, &cell, round, device, timeout) {
-                        Ok(Some(record)) => Ok(record),
-                        Ok(None) => return,
-                        Err(e) => Err(e),
-                    };
+                    // None where it was stopped.
+                    let Some(record) = launcher.run(&spec, &mut templates).transpose() else { return };
                     if record.as_ref().is_ok_and(settles) {
-                        settled = Some(cell);
+                        settled = Some(spec.cell);
                     }
                     if sender.send(record).is_err() {
                         return;
@@ -408,7 +361,7 @@ impl Sweep<'_> {
             }
         };
         std::thread::scope(|scope| {
-            for _ in 0..side_by_side(self.choice, threads) {
+            for _ in 0..side_by_side(launcher.choice, threads) {
                 let sender = sender.clone();
                 scope.spawn(|| work(sender));
             }
@@ -419,34 +372,36 @@ impl Sweep<'_> {
 
     /// What a child is to be asked for; none where that is done, an earlier pass settled it, or it cannot be, which is recorded.
     fn ask(&mut self, planned: &Planned, pass: Pass, round: u32) -> Result<Option<Spec>> {
-        if self.find(&planned.cell, pass, round).is_some() || self.is_settled(&planned.cell) {
+        let Planned { cell, baseline, grid, .. } = planned;
+        let Setting { protocol, options, launcher, .. } = self.setting;
+        if self.find(cell, pass, round).is_some() || self.is_settled(cell) {
             return Ok(None);
         }
         if let Some(reason) = self.impossible(planned, pass) {
             // One row says it.
-            if !self.records.iter().any(|r| r.cell == planned.cell && r.pass == pass) {
-                self.keep(PassRecord::not_run(&planned.cell, pass, round, Status::Skipped, &reason))?;
+            if !self.records.iter().any(|r| r.cell == *cell && r.pass == pass) {
+                self.keep(PassRecord::not_run(cell, pass, round, Status::Skipped, &reason))?;
             }
             return Ok(None);
         }
-        let threads = self.threads(&planned.cell)?;
+        let threads = self.threads(cell)?;
+        let times_more = || protocol.metrics.iter().any(|metric| metric.pass == Pass::Time && metric.name != TIME.name);
         Ok(Some(Spec {
-            cell: planned.cell.to_string(),
+            cell: cell.clone(),
             pass,
-            profile: self.profile,
-            device: self.choice.to_string(),
+            round,
+            device: launcher.choice.to_string(),
             threads,
-            seed: self.options.seed,
-            memory_limit: self.memory_limit(&planned.cell, pass)?,
-            baseline: planned.baseline.to_string(),
-            expected: self.expected(planned, pass),
-            exchange: planned.grid.is_shared().then(|| self.exchanges.files(&planned.cell)).transpose()?,
+            seed: options.seed,
+            memory_limit: self.memory_limit(cell, pass)?,
+            baseline: baseline.clone(),
+            expected: if pass == Pass::Check { protocol.check_of(cell).cloned() } else { None },
+            exchange: grid.is_shared().then(|| self.exchanges.files(cell)).transpose()?,
             hand_over: false,
             waits: false,
-            anew: pass == Pass::Time
-                && self.protocol.metrics.iter().any(|metric| metric.pass == Pass::Time && metric.name != TIME.name),
-            reference: planned.cell.is_reference().then(|| for_reference(threads)).transpose()?,
-            alloc_conf: planned.cell.alloc_conf().map(str::to_string),
+            anew: pass == Pass::Time && times_more(),
+            reference: cell.is_reference().then(|| for_reference(threads)).transpose()?,
+            alloc_conf: cell.alloc_conf().map(str::to_string),
             parent: std::process::id(),
         }))
     }
@@ -457,7 +412,7 @@ impl Sweep<'_> {
             Some(level) => {
                 level.parse().ok().filter(|n| *n > 0).with_context(|| format!("'{level}' is no number of threads, and not 'all'"))
             }
-            None => Ok(self.options.threads()),
+            None => Ok(self.setting.options.threads()),
         }
     }
 
@@ -471,14 +426,9 @@ impl Sweep<'_> {
         Ok(())
     }
 
-    /// The relation that the PyTorch reference must see; a child of our own finds it in its protocol.
-    fn expected(&self, planned: &Planned, pass: Pass) -> Option<Relation> {
-        (pass == Pass::Check && planned.cell.is_reference()).then(|| self.protocol.check_of(&planned.cell).cloned()).flatten()
-    }
-
     /// Why a pass over a cell cannot be run here; none where it can.
     fn impossible(&self, planned: &Planned, pass: Pass) -> Option<String> {
-        impossible(self.choice, planned, pass).or_else(|| match &self.python {
+        impossible(self.setting.launcher.choice, planned, pass).or_else(|| match &self.setting.launcher.python {
             Some(Err(reason)) if planned.cell.is_reference() => Some(reason.clone()),
             Some(Err(reason)) if planned.grid.is_shared() => Some(format!("there is no PyTorch to compare with: {reason}")),
             _ => None,
@@ -491,7 +441,7 @@ impl Sweep<'_> {
             Some(level) if pass != Pass::Check => Some(level.parse::<Bytes>().map_err(anyhow::Error::msg)?.0),
             _ => None,
         };
-        let users = self.options.device_memory.map(|b| b.0);
+        let users = self.setting.options.device_memory.map(|b| b.0);
         Ok(own.into_iter().chain(users).min())
     }
 
@@ -502,18 +452,17 @@ impl Sweep<'_> {
         }
         match record.pass {
             Pass::Memory => {
-                let apart = counted_difference(self.protocol, self.find(&record.cell, Pass::Memory, 1)?, record)?;
-                Some((apart.status(self.choice), apart.reason))
+                let apart = counted_difference(self.setting.protocol, self.find(&record.cell, Pass::Memory, 1)?, record)?;
+                Some((apart.status(self.setting.launcher.choice), apart.reason))
             }
-            Pass::Time => Some((Status::Invalid, beyond_physics(record, self.machine.flops_limit?)?)),
+            Pass::Time => Some((Status::Invalid, beyond_physics(record, self.setting.machine.flops_limit?)?)),
             Pass::Check => None,
         }
     }
 
     /// Timed rounds over all groups, until each has had enough, the rounds are used up or the budget ends. One comparison with the rounds that
     /// an interval needs answers more than many without: under a budget no more groups are begun than can have them, and the others follow.
-    fn time(&mut self, groups: &[Vec<Planned>]) -> Result<()> {
-        let mut waiting: Vec<Vec<Planned>> = groups.to_vec();
+    fn time(&mut self, mut waiting: Vec<Vec<Planned>>) -> Result<()> {
         // What is not checked is not timed, and without its baseline a time says nothing.
         waiting.iter_mut().for_each(|group| group.retain(|planned| self.is_counted(planned)));
         waiting.retain(|group| group.iter().any(|planned| planned.cell == planned.baseline));
@@ -528,10 +477,10 @@ impl Sweep<'_> {
             timed.append(&mut waiting);
             waiting = later;
         }
-        if self.options.within.as_ref().is_some_and(|within| within.first_look) {
+        if self.setting.options.within.as_ref().is_some_and(|within| within.first_look) {
             return Ok(());
         }
-        let looks = self.rounds.looks().to_vec();
+        let looks = self.setting.rounds.looks();
         for (look, next) in looks.iter().zip(looks.iter().skip(1)) {
             let open = self.undecided(*look);
             timed.retain(|group| group.iter().any(|planned| open.contains(&planned.cell)));
@@ -546,17 +495,18 @@ impl Sweep<'_> {
 
     /// One row says of each cell why it has no time, where there is none.
     fn least_rounds(&self) -> u32 {
-        self.rounds.least().max(1)
+        self.setting.rounds.least().max(1)
     }
 
     /// The cells that claims leave undecided after so many rounds.
     fn undecided(&self, look: u32) -> BTreeSet<PlainCell> {
         let until = self.records.iter().filter(|record| record.pass != Pass::Time || record.round <= look).cloned();
-        undecided(self.protocol, self.taken(), &Samples::new(&until.collect::<Vec<_>>()))
+        undecided(self.setting.protocol, self.taken(), &Samples::new(&until.collect::<Vec<_>>()))
     }
 
-    fn taken(&self) -> RunContext<'_> {
-        RunContext { profile: self.profile, device: self.choice.platform(), rounds: &self.rounds }
+    fn taken(&self) -> RunContext<'a> {
+        let setting = self.setting;
+        RunContext { profile: setting.profile, device: setting.launcher.choice.platform(), rounds: &setting.rounds }
     }
 
     /// The first round of as many groups as the budget allows all rounds of, those that are worth most first; gives their number, which is
@@ -566,7 +516,7 @@ impl Sweep<'_> {
         let left = self.deadline.map(|deadline| deadline.saturating_duration_since(began));
         let mut templates = Templates::default();
         for (position, group) in groups.iter().enumerate() {
-            self.round(std::slice::from_ref(group), 1, &mut templates)?;
+            self.round(slice::from_ref(group), 1, &mut templates)?;
             if left.is_some_and(|left| began.elapsed() * self.least_rounds() >= left) {
                 return Ok(position + 1);
             }
@@ -576,32 +526,30 @@ impl Sweep<'_> {
 
     /// One timed round, until the budget ends. Its templates are no other round's.
     fn round(&mut self, groups: &[Vec<Planned>], round: u32, templates: &mut Templates) -> Result<()> {
-        for next in round_order(groups, round, self.options.seed).chunks(loaded_together(self.choice)) {
+        let choice = self.setting.launcher.choice;
+        for next in round_order(groups, round, self.setting.options.seed).chunks(loaded_together(choice)) {
             let mut jobs = Vec::new();
             for planned in next {
                 if self.over() {
                     break;
                 }
-                let spec = self.ask(planned, Pass::Time, round)?;
-                jobs.extend(spec.map(|spec| (planned.cell.clone(), spec)));
+                jobs.extend(self.ask(planned, Pass::Time, round)?);
             }
-            match jobs.iter().all(|(_, spec)| suits(self.choice, spec)) {
-                true => self.time_copies(jobs, round, templates)?,
-                false => self.time_next(jobs, round)?,
+            match jobs.iter().all(|spec| suits(choice, spec)) {
+                true => self.time_copies(jobs, templates)?,
+                false => self.time_next(jobs, templates)?,
             }
         }
         Ok(())
     }
 
     /// Timed passes, one after the other, each in a copy of the round's template.
-    fn time_copies(&mut self, jobs: Vec<(PlainCell, Spec)>, round: u32, templates: &mut Templates) -> Result<()> {
-        let device = (self.choice, self.machine.device_memory);
-        let python = self.python.clone();
-        for (cell, spec) in jobs {
+    fn time_copies(&mut self, jobs: Vec<Spec>, templates: &mut Templates) -> Result<()> {
+        for spec in jobs {
             if self.over() {
                 break;
             }
-            let record = provided((python.as_ref(), Some(templates)), &spec, &cell, round, device, self.options.timeout)?;
+            let record = self.setting.launcher.run(&spec, templates)?;
             record.map_or(Ok(()), |record| self.keep(record))?;
         }
         Ok(())
@@ -609,30 +557,22 @@ impl Sweep<'_> {
 
     /// Timed passes, one after the other. Their processes load libtorch side by side beforehand, and each then waits for its turn: loading
     /// takes longer than many passes, and one core.
-    fn time_next(&mut self, jobs: Vec<(PlainCell, Spec)>, round: u32) -> Result<()> {
-        let device = (self.choice, self.machine.device_memory);
-        let python = self.python.clone();
-        let mut started = VecDeque::new();
-        for (cell, spec) in jobs {
-            match provide((python.as_ref(), None), &spec, &cell, device, self.options.timeout)? {
-                Provision::Ready => {
-                    let spec = Spec { waits: true, ..spec };
-                    started.push_back((Started::ahead(program(python.as_ref(), &cell), &spec, device)?, cell));
-                }
-                Provision::Failed(given) => self.keep(given.of_other_side(&cell, Pass::Time, round))?,
-                Provision::Stopped => break,
+    fn time_next(&mut self, jobs: Vec<Spec>, templates: &mut Templates) -> Result<()> {
+        let Setting { launcher, options, .. } = self.setting;
+        let mut started = Vec::new();
+        for spec in jobs {
+            match launcher.provide(&spec, templates)? {
+                ControlFlow::Continue(()) => started.push(launcher.start(&Spec { waits: true, ..spec })?),
+                ControlFlow::Break(Some(failed)) => self.keep(failed)?,
+                ControlFlow::Break(None) => break,
             }
         }
-        started.iter().for_each(|(started, _)| started.wait_until_loaded(self.options.timeout));
-        while let Some((next, cell)) = started.pop_front() {
+        started.iter().for_each(|started| started.wait_until_loaded(options.timeout));
+        for next in started {
             // What has waited for nothing is ended.
             match self.over() {
                 true => next.abandon(),
-                false => {
-                    if let Some(record) = next.finish(Pass::Time, &cell, round, self.options.timeout)? {
-                        self.keep(record)?;
-                    }
-                }
+                false => next.finish(options.timeout).map_or(Ok(()), |record| self.keep(record))?,
             }
         }
         Ok(())
@@ -647,20 +587,17 @@ impl Sweep<'_> {
     }
 
     /// Passes that the plan asks for at least and that are not done.
-    fn lacking(&self, plan: &Plan) -> usize {
-        let least = self.least_rounds();
-        let timed = plan
-            .cells
-            .iter()
-            .filter(|p| p.grid.passes.contains(&Pass::Time))
-            .flat_map(|p| (1..=least).map(move |n| (p, Pass::Time, n)));
-        let untimed = plan.cells.iter().flat_map(|p| self.untimed_passes(p).into_iter().map(move |(pass, round)| (p, pass, round)));
-        let all = untimed.chain(timed);
-        let lacks = |(p, pass, round): &(&Planned, Pass, u32)| {
-            let round = if self.impossible(p, *pass).is_some() { &1 } else { round };
-            self.find(&p.cell, *pass, *round).is_none_or(|record| record.reason == BUDGET_ENDED) && !self.is_ended(&p.cell)
+    fn lacking(&self) -> usize {
+        let passes = |planned: &Planned| {
+            let rounds = if planned.grid.passes.contains(&Pass::Time) { self.least_rounds() } else { 0 };
+            self.untimed_passes(planned).into_iter().chain((1..=rounds).map(|round| (Pass::Time, round))).collect::<Vec<_>>()
         };
-        all.filter(lacks).count()
+        let lacks = |planned: &Planned, pass: Pass, round: u32| {
+            let round = if self.impossible(planned, pass).is_some() { 1 } else { round };
+            self.find(&planned.cell, pass, round).is_none_or(|record| record.reason == BUDGET_ENDED)
+        };
+        let open = self.setting.plan.cells.iter().filter(|planned| !self.is_ended(&planned.cell));
+        open.map(|planned| passes(planned).into_iter().filter(|(pass, round)| lacks(planned, *pass, *round)).count()).sum()
     }
 
     /// Whether a cell came to an end of its own before all of its passes were run.
@@ -669,16 +606,38 @@ impl Sweep<'_> {
     }
 
     /// Writes a row for each cell that the budget left out.
-    fn leave_out(&mut self, plan: &Plan) -> Result<()> {
+    fn leave_out(&mut self) -> Result<()> {
         let seen: BTreeSet<(PlainCell, Pass)> = self.records.iter().map(|r| (r.cell.clone(), r.pass)).collect();
         let mut left_out = Vec::new();
-        for planned in plan.cells.iter().filter(|planned| !self.is_settled(&planned.cell)) {
+        for planned in self.setting.plan.cells.iter().filter(|planned| !self.is_settled(&planned.cell)) {
             let passes = planned.grid.passes.iter().filter(|pass| !seen.contains(&(planned.cell.clone(), **pass)));
             left_out.extend(passes.map(|pass| PassRecord::not_run(&planned.cell, *pass, 1, Status::Skipped, BUDGET_ENDED)));
         }
         self.journal.append(&left_out)?;
         self.records.append(&mut left_out);
         Ok(())
+    }
+
+    /// What the run came to.
+    fn summary(&self, left: &[FolderNotWritten], dir: &Path) -> RunSummary {
+        let setting = self.setting;
+        let judgements = match setting.profile {
+            Profile::Smoke => Vec::new(),
+            _ => judge(setting.protocol, self.taken(), &Samples::new(&self.records)),
+        };
+        let failed = self.records.iter().filter(|record| record.status.is_failure());
+        let folder = if setting.options.shard.is_some() { dir.parent().unwrap_or(dir) } else { dir };
+        RunSummary {
+            dir: folder.to_path_buf(),
+            left: left.iter().map(|left| left.dir.clone()).collect(),
+            came: None,
+            // What could only be skipped started no process.
+            passes: self.records.iter().skip(self.resumed).filter(|record| record.seconds.is_some()).count(),
+            lacking: self.lacking(),
+            is_open: setting.rounds.looks().len() > 1 && !self.undecided(self.least_rounds()).is_empty(),
+            failed: failed.map(|record| format!("{} {}: {}: {}", record.pass, record.cell, record.status, record.reason)).collect(),
+            judged: judgements.iter().map(JudgedClaim::of).collect(),
+        }
     }
 }
 
@@ -705,40 +664,6 @@ fn side_by_side(choice: DeviceChoice, threads: u32) -> usize {
         DeviceChoice::Cpu => (cores() / threads as usize).max(1),
         // It computes nothing, so one thread is all that a cell takes.
         DeviceChoice::Dry(_) | DeviceChoice::FakeCuda(_) => cores(),
-    }
-}
-
-/// What the run came to.
-fn summary(sweep: &Sweep, plan: &Plan, left: &[FolderNotWritten], dir: &Path) -> RunSummary {
-    let judgements = match sweep.profile {
-        Profile::Smoke => Vec::new(),
-        _ => judge(sweep.protocol, sweep.taken(), &Samples::new(&sweep.records)),
-    };
-    let failed = sweep.records.iter().filter(|record| record.status.is_failure());
-    let folder = if sweep.options.shard.is_some() { dir.parent().unwrap_or(dir) } else { dir };
-    RunSummary {
-        dir: folder.to_path_buf(),
-        left: left.iter().map(|left| left.dir.clone()).collect(),
-        came: None,
-        // What could only be skipped started no process.
-        passes: sweep.records.iter().skip(sweep.resumed).filter(|record| record.seconds.is_some()).count(),
-        lacking: sweep.lacking(plan),
-        is_open: sweep.rounds.looks().len() > 1 && !sweep.undecided(sweep.least_rounds()).is_empty(),
-        failed: failed.map(|record| format!("{} {}: {}: {}", record.pass, record.cell, record.status, record.reason)).collect(),
-        judged: judgements.into_iter().map(judged).collect(),
-    }
-}
-
-fn judged(judgement: Judgement) -> JudgedClaim {
-    JudgedClaim {
-        claim: judgement.claim.id.to_string(),
-        text: judgement.claim.text.to_string(),
-        verdict: judgement.verdict,
-        so_far: judgement.so_far(),
-        measured: judgement.measured(),
-        parts: judgement.parts(),
-        counts: judgement.carries,
-        in_python: judgement.platform == Platform::Python,
     }
 }
 

@@ -6,21 +6,22 @@
 //! anew all the same: they would show that pages are shared.
 
 use super::child;
+use super::launch::listen;
 use super::spec::Spec;
 use super::start::{POLL_INTERVAL, Program, command, prepare_cuda, stopped};
 use crate::machine::DeviceChoice;
 use crate::measure::SetUp;
 use anyhow::{Context, Result, bail, ensure};
-use record::protocol::{Pass, PlainProtocol};
+use record::protocol::Pass;
 use rustix::process::{Pid, WaitOptions, setpgid, waitpid};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{BufRead, BufReader, PipeReader, Write, pipe};
+use std::io::{BufRead, PipeReader, Write, pipe};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ExitCode, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use torch::{Forked, end_process, fork_process};
 
@@ -137,10 +138,7 @@ impl ForkTemplate {
         let mut process = command.spawn().context("starting a process to copy")?;
         let requests = process.stdin.take().context("the template has no standard input")?;
         let stdout = process.stdout.take().context("the template has no standard output")?;
-        let (sender, answers) = channel();
-        // It ends with the template, or when nobody listens any more.
-        std::thread::spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        Ok(ForkTemplate { process, requests, answers })
+        Ok(ForkTemplate { process, requests, answers: listen(stdout) })
     }
 
     fn copy(&mut self, spec: &Spec) -> Result<Copied> {
@@ -191,8 +189,8 @@ impl Drop for ForkTemplate {
 }
 
 /// The template's side: makes a copy for each request, and says how it ended.
-pub fn serve(protocol: &PlainProtocol, prepare: SetUp, parent: u32) -> ExitCode {
-    match child::end_with_parent(parent).and_then(|()| make_copies(protocol, prepare)) {
+pub fn serve(prepare: SetUp, parent: u32) -> ExitCode {
+    match child::end_with_parent(parent).and_then(|()| make_copies(prepare)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             // The parent may be gone.
@@ -202,14 +200,14 @@ pub fn serve(protocol: &PlainProtocol, prepare: SetUp, parent: u32) -> ExitCode 
     }
 }
 
-fn make_copies(protocol: &PlainProtocol, prepare: SetUp) -> Result<()> {
+fn make_copies(prepare: SetUp) -> Result<()> {
     for line in std::io::stdin().lock().lines() {
         let request: Request = serde_json::from_str(&line?).context("--template is for the program's own use")?;
         let open = |path: &PathBuf| File::options().write(true).open(path).with_context(|| format!("opening {}", path.display()));
         let pipes = (open(&request.stdout)?, open(&request.stderr)?);
         let id = match fork_process()? {
             Forked::Copy => match speak_into(pipes) {
-                Ok(()) => child::run(protocol, prepare, &serde_json::to_string(&request.spec)?),
+                Ok(()) => child::run(prepare, &request.spec),
                 Err(_) => end_process(1),
             },
             Forked::Original(id) => id,
@@ -243,20 +241,21 @@ fn tell(answer: &ForkAnswer) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use record::protocol::Profile;
+    use record::protocol::PlainCell;
 
     #[test]
     fn what_measures_its_process_or_has_an_environment_of_its_own_is_started_anew() {
         let dry = DeviceChoice::Dry((1 << 30).into());
+        let cell = PlainCell::parse("k=1").unwrap();
         let spec = |pass| Spec {
-            cell: "k=1".to_string(),
+            cell: cell.clone(),
             pass,
-            profile: Profile::Quick,
+            round: 1,
             device: "cpu".to_string(),
             threads: 1,
             seed: 1,
             memory_limit: None,
-            baseline: "k=1".to_string(),
+            baseline: cell.clone(),
             expected: None,
             exchange: None,
             hand_over: false,

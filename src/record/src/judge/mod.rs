@@ -21,22 +21,28 @@ pub struct RunContext<'a> {
     pub rounds: &'a Rounds,
 }
 
-/// A claim, judged on one machine.
+/// A claim or a published figure, judged on one machine.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Judgement {
-    pub claim: Claim,
+pub struct Judged<T> {
+    pub of: T,
     /// Whose figures these are: the device's, or those that PyTorch in Python gave on it.
     pub platform: Platform,
+    /// Of a published figure `Confirmed` is reproduced, `Refuted` not reproduced, `Depends` reproduced in part.
     pub verdict: Verdict,
-    /// Whether this platform's figures may carry the verdict; else they are informational.
+    /// What the cells that were measured say, where not all were.
+    pub so_far: Verdict,
+    /// Whether this platform's figures may carry the verdict, or be put against the published one at all; else they are informational.
     pub carries: bool,
-    /// One for each part of the claim's rule.
+    /// One for each part of the rule; none of a published figure without a rule.
     pub evidence: Vec<Evidence>,
-    /// Where the claim holds, if the verdict is 'depends' or the claim is about a prediction.
+    /// Where a claim holds, if the verdict is 'depends' or the claim is about a prediction.
     pub holds: WhereItHolds,
-    /// What was changed of the claim after a look at figures.
+    /// What was changed of the rule after a look at figures.
     pub changed: Option<Changed>,
 }
+
+pub type Judgement = Judged<Claim>;
+pub type Reproduction = Judged<Published>;
 
 /// What was changed of a claim after a look at figures, and what these figures say without the change.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,30 +52,21 @@ pub struct Changed {
     pub without: Option<(Verdict, Vec<Evidence>)>,
 }
 
-impl Judgement {
-    /// Whether the claim is about any cell of this platform at all.
+impl<T> Judged<T> {
+    /// Whether the rule is about any cell of this platform at all.
     fn is_about_something(&self) -> bool {
         self.evidence.iter().any(|e| !e.comparisons.is_empty() || !e.missing.is_empty() || e.out_of_scope > 0)
     }
 
-    /// How many parts of the claim can be judged on this platform, of how many.
+    /// How many parts of the rule can be judged on this platform, of how many.
     pub fn parts(&self) -> (usize, usize) {
-        parts(&self.evidence)
+        (self.evidence.iter().filter(|e| e.is_judged).count(), self.evidence.len())
     }
 
-    /// What the cells that were measured say, of a claim of which not all were.
-    pub fn so_far(&self) -> Verdict {
-        decided(&self.evidence)
-    }
-
-    /// How many of the cells that the claim is about here were measured, of how many.
+    /// How many of the cells that the rule is about here were measured, of how many.
     pub fn measured(&self) -> (usize, usize) {
         measured(&self.evidence)
     }
-}
-
-fn parts(evidence: &[Evidence]) -> (usize, usize) {
-    (evidence.iter().filter(|e| e.is_judged).count(), evidence.len())
 }
 
 fn measured(evidence: &[Evidence]) -> (usize, usize) {
@@ -91,17 +88,54 @@ fn verdicts(evidence: &[Evidence]) -> Vec<Verdict> {
 /// Judges every claim of a protocol from the samples of one run. Cells that the PyTorch reference ran are judged apart from ours, so a
 /// claim may have two judgements. Where there are no others, and the claim is not about Python, they say it of the run's device.
 pub fn judge(protocol: &PlainProtocol, taken: RunContext, samples: &Samples) -> Vec<Judgement> {
-    let both = |claim: &Claim| {
-        let own = judge_claim(protocol, claim, (taken.device, false), taken, samples);
-        let whose = whose(&claim.judged_on, own.is_about_something(), taken);
-        let reference = judge_claim(protocol, claim, (whose, true), taken, samples);
-        match (own.is_about_something(), reference.is_about_something()) {
-            (true, true) => vec![own, reference],
-            (false, true) => vec![reference],
-            (_, false) => vec![own],
+    let on = |claim: &Claim, platform: Platform, references: bool| {
+        let judged = |rule: &PlainRule| {
+            let evidence = evaluate_parts(protocol, rule, references, taken, true, samples);
+            (if_all_measured(decided(&evidence), &evidence), evidence)
+        };
+        let (verdict, evidence) = judged(&claim.rule);
+        let judged_parts: Vec<&Evidence> = evidence.iter().filter(|e| e.is_judged).collect();
+        let mixed =
+            joined(&judged_parts).into_iter().filter(|(verdict, _)| *verdict == Verdict::Depends).flat_map(|(_, parts)| parts);
+        let by_share = evidence.iter().filter(|e| e.rule.holds_by_share() && e.verdict != Verdict::Depends);
+        let holds = holds_where(&mixed.chain(by_share).collect::<Vec<_>>());
+        Judged {
+            of: claim.clone(),
+            platform,
+            verdict,
+            so_far: decided(&evidence),
+            carries: claim.judged_on.contains(&platform),
+            evidence,
+            holds,
+            changed: changed(&claim.rule, judged),
         }
     };
+    let both = |claim: &Claim| {
+        both_sides(taken, &claim.judged_on, Judged::is_about_something, |platform, is_python| on(claim, platform, is_python))
+    };
     protocol.claims.iter().flat_map(both).collect()
+}
+
+/// What cells of ours say, and apart from it what those of the PyTorch reference do; of one alone where the other says nothing.
+fn both_sides<T>(
+    taken: RunContext,
+    judged_on: &[Platform],
+    says_something: impl Fn(&Judged<T>) -> bool,
+    on: impl Fn(Platform, bool) -> Judged<T>,
+) -> Vec<Judged<T>> {
+    let own = on(taken.device, false);
+    let reference = on(whose(judged_on, says_something(&own), taken), true);
+    match (says_something(&own), says_something(&reference)) {
+        (true, true) => vec![own, reference],
+        (false, true) => vec![reference],
+        (_, false) => vec![own],
+    }
+}
+
+/// What was changed of a rule, and what is judged without it.
+fn changed(rule: &PlainRule, judged: impl Fn(&PlainRule) -> (Verdict, Vec<Evidence>)) -> Option<Changed> {
+    let (what, before) = rule.changed()?;
+    Some(Changed { what: what.to_string(), without: before.map(judged) })
 }
 
 /// Whose figures cells of the PyTorch reference are, beside cells of ours or without any. What was predicted is the simulated GPU's.
@@ -109,28 +143,6 @@ fn whose(judged_on: &[Platform], beside_ours: bool, taken: RunContext) -> Platfo
     let is_predicted = taken.device == Platform::Dry && judged_on.contains(&Platform::Dry);
     let is_python = judged_on.contains(&Platform::Python) && !is_predicted;
     if beside_ours || is_python { Platform::Python } else { taken.device }
-}
-
-/// Of cells of ours, or of the reference's.
-fn judge_claim(
-    protocol: &PlainProtocol,
-    claim: &Claim,
-    (platform, references): (Platform, bool),
-    taken: RunContext,
-    samples: &Samples,
-) -> Judgement {
-    let judged = |rule: &PlainRule| {
-        let evidence = evaluate_parts(protocol, rule, references, taken, true, samples);
-        (combine_parts(&evidence), evidence)
-    };
-    let (verdict, evidence) = judged(&claim.rule);
-    let judged_parts: Vec<&Evidence> = evidence.iter().filter(|e| e.is_judged).collect();
-    let mixed = joined(&judged_parts).into_iter().filter(|(verdict, _)| *verdict == Verdict::Depends).flat_map(|(_, parts)| parts);
-    let by_share = evidence.iter().filter(|e| e.rule.holds_by_share() && e.verdict != Verdict::Depends);
-    let holds = holds_where(&mixed.chain(by_share).collect::<Vec<_>>());
-    let changed = claim.rule.changed().map(|(what, before)| Changed { what: what.to_string(), without: before.map(judged) });
-    let carries = claim.judged_on.contains(&platform);
-    Judgement { claim: claim.clone(), platform, verdict, carries, evidence, holds, changed }
 }
 
 /// The evidence for each part of a rule.
@@ -156,7 +168,7 @@ fn evaluate_parts(
 /// The cells whose times a claim or a published figure that this platform carries leaves undecided: what more rounds are for.
 pub fn undecided(protocol: &PlainProtocol, taken: RunContext, samples: &Samples) -> BTreeSet<PlainCell> {
     let claims = judge(protocol, taken, samples).into_iter().filter(|j| j.carries).flat_map(|j| j.evidence);
-    let published = reproduce(protocol, taken, samples).into_iter().filter(|r| r.comparable).flat_map(|r| r.evidence);
+    let published = reproduce(protocol, taken, samples).into_iter().filter(|r| r.carries).flat_map(|r| r.evidence);
     let mut cells = BTreeSet::new();
     for evidence in claims.chain(published).filter(|evidence| evidence.is_judged) {
         let straddling: Vec<&Comparison> = evidence.comparisons.iter().filter(|c| c.outcome == Outcome::Straddles).collect();
@@ -171,73 +183,35 @@ pub fn undecided(protocol: &PlainProtocol, taken: RunContext, samples: &Samples)
     cells
 }
 
-/// A published figure, put against one machine's.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Reproduction {
-    pub published: Published,
-    /// Whose figures these are: the device's, or those that PyTorch in Python gave on it.
-    pub platform: Platform,
-    /// `Confirmed` is reproduced, `Refuted` not reproduced, `Depends` reproduced in part.
-    pub verdict: Verdict,
-    /// Whether this platform's figures can be put against the published one at all; else they are shown.
-    pub comparable: bool,
-    /// One for each part of the figure's rule; none where it has no rule.
-    pub evidence: Vec<Evidence>,
-    /// What was changed of its rule after a look at figures.
-    pub changed: Option<Changed>,
-}
-
-impl Reproduction {
-    /// How many parts of the figure can be compared on this platform, of how many.
-    pub fn parts(&self) -> (usize, usize) {
-        parts(&self.evidence)
-    }
-
-    /// What the cells that were measured say, of a figure of which not all were.
-    pub fn so_far(&self) -> Verdict {
-        reproduced_so_far(&self.evidence)
-    }
-
-    /// How many of the cells that the figure is about here were measured, of how many.
-    pub fn measured(&self) -> (usize, usize) {
-        measured(&self.evidence)
-    }
-}
-
 /// Puts one run's figures against those that others published. Times were published of GPUs, so only a GPU's are put against them.
 pub fn reproduce(protocol: &PlainProtocol, taken: RunContext, samples: &Samples) -> Vec<Reproduction> {
-    let on = |published: &Published, platform, references| {
-        let times_count = taken.device == Platform::Gpu;
-        let evaluated = |rule: &PlainRule| evaluate_parts(protocol, rule, references, taken, times_count, samples);
-        let evidence = published.rule.as_ref().map_or(Vec::new(), evaluated);
-        let comparable = published.judged_on.contains(&platform) && evidence.iter().any(|e| e.is_judged);
-        let without = |rule: &PlainRule| {
-            let evidence = evaluated(rule);
-            (reproduced(&evidence), evidence)
+    let on = |published: &Published, platform: Platform, references: bool| {
+        let judged = |rule: &PlainRule| {
+            let evidence = evaluate_parts(protocol, rule, references, taken, taken.device == Platform::Gpu, samples);
+            (if_all_measured(reproduced(&evidence), &evidence), evidence)
         };
-        let changed = published.rule.as_ref().and_then(PlainRule::changed);
-        let changed = changed.map(|(what, before)| Changed { what: what.to_string(), without: before.map(without) });
-        Reproduction { published: published.clone(), platform, verdict: reproduced(&evidence), comparable, evidence, changed }
-    };
-    let both = |published: &Published| {
-        let has_figures = |r: &Reproduction| r.evidence.iter().any(|e| !e.comparisons.is_empty());
-        let own = on(published, taken.device, false);
-        let reference = on(published, whose(&published.judged_on, has_figures(&own), taken), true);
-        match (has_figures(&own), has_figures(&reference)) {
-            (true, true) => vec![own, reference],
-            (false, true) => vec![reference],
-            (_, false) => vec![own],
+        let rule = published.rule.as_ref();
+        let (verdict, evidence) = rule.map_or((Verdict::NotMeasured, Vec::new()), judged);
+        Judged {
+            of: published.clone(),
+            platform,
+            verdict,
+            so_far: reproduced(&evidence),
+            carries: published.judged_on.contains(&platform) && evidence.iter().any(|e| e.is_judged),
+            evidence,
+            holds: WhereItHolds::default(),
+            changed: rule.and_then(|rule| changed(rule, judged)),
         }
+    };
+    let has_figures = |found: &Reproduction| found.evidence.iter().any(|e| !e.comparisons.is_empty());
+    let both = |published: &Published| {
+        both_sides(taken, &published.judged_on, has_figures, |platform, is_python| on(published, platform, is_python))
     };
     protocol.published.iter().flat_map(both).collect()
 }
 
-fn reproduced(evidence: &[Evidence]) -> Verdict {
-    if_all_measured(reproduced_so_far(evidence), evidence)
-}
-
 /// The verdict on a published table: a part that does not come out, or that cannot be compared here, leaves the others reproduced.
-fn reproduced_so_far(evidence: &[Evidence]) -> Verdict {
+fn reproduced(evidence: &[Evidence]) -> Verdict {
     let judged = verdicts(evidence);
     let all = |v| judged.iter().all(|part| *part == v);
     let any = |v| judged.contains(&v);
@@ -255,10 +229,6 @@ fn reproduced_so_far(evidence: &[Evidence]) -> Verdict {
     } else {
         Verdict::Inconclusive
     }
-}
-
-fn combine_parts(evidence: &[Evidence]) -> Verdict {
-    if_all_measured(decided(evidence), evidence)
 }
 
 /// The verdict on a claim: its parts case by case. What holds of the parts that can be judged here confirms nothing where one that decides is not

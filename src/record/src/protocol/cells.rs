@@ -131,7 +131,8 @@ impl fmt::Display for Platform {
 }
 
 /// One combination of levels. Its canonical text is its identity everywhere: `model=mlp k=4`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct PlainCell {
     levels: Vec<(String, String)>,
 }
@@ -202,6 +203,20 @@ impl PlainCell {
             _ => Err(format!("'{text}' is no cell: '{term}' is not of the form factor=level")),
         });
         Ok(PlainCell { levels: terms.collect::<Result<_, _>>()? })
+    }
+}
+
+impl TryFrom<String> for PlainCell {
+    type Error = String;
+
+    fn try_from(text: String) -> std::result::Result<PlainCell, String> {
+        PlainCell::parse(&text)
+    }
+}
+
+impl From<PlainCell> for String {
+    fn from(cell: PlainCell) -> String {
+        cell.to_string()
     }
 }
 

@@ -167,5 +167,3 @@ pub const LEAST_FLOPS: Metric = Metric::timed("least_flops", "operations, at lea
 pub const BANDWIDTH: Metric = Metric::timed("bandwidth", "bandwidth", "B/s");
 /// The same over what the link is specified for; more than 1 is a timing bug, and the cell invalid.
 pub const LINK_SHARE: Metric = Metric::timed("link_share", "share of the link's bandwidth", "1").share();
-/// Blocks that live at a step's peak, as parts `held.OPERATION.BYTES`.
-pub const HELD: Metric = Metric::counted("held", "blocks alive at the peak", "1").detail();

@@ -12,8 +12,8 @@ pub use cells::{
     conditions, fixed_by, selects, shared_terms,
 };
 pub use metrics::{
-    ACTIVATIONS, BANDWIDTH, COMPUTED, FigureStyle, GRADIENTS, HELD, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Role, STEP_PEAK, TIME,
-    Text, intern,
+    ACTIVATIONS, BANDWIDTH, COMPUTED, FigureStyle, GRADIENTS, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Role, STEP_PEAK, TIME, Text,
+    intern,
 };
 pub use words::{PageBlock, PageSlot, PageSpan, PageText, SlotSource};
 
@@ -62,9 +62,6 @@ pub struct PlainLevel {
     /// What one does who chooses it, as titles say it; empty where the name says that beside its factor.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub label: String,
-    /// Whether nobody can choose it: it is what limits the others.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_limit: bool,
 }
 
 /// What a reader is told of an experiment's subject beside its figures.
@@ -206,9 +203,6 @@ pub enum PlotKind {
     /// that are told at the points where they change. The metric `boundary` tells at which point each of the `phases` begins, and
     /// after the last where it ends.
     Area { panels: Vec<String>, layers: Vec<Metric>, boundary: String, phases: Vec<String> },
-    /// The metric, from bottom to top, against a reference that it should equal, from left to right: a point for each cell, a look for each
-    /// level of the `looks` factors, and the line on which both are the same.
-    Against { reference: String, looks: Vec<String> },
 }
 
 impl PlainProtocol {
@@ -234,20 +228,14 @@ impl PlainProtocol {
         self.metrics.iter().chain(layers).any(|known| known.name == metric && known.nondeterministic)
     }
 
-    /// A level as a title names it: `bf16 autocast`, `checkpointing + accumulation`, `k = 4`, and otherwise its own name.
+    /// A level as pictures name what others are put against: by its label, or as `k = 4`, and otherwise by its own name.
     pub fn doing(&self, factor: &str, level: &str) -> String {
-        let levels = || self.factor(factor).into_iter().flat_map(|factor| &factor.levels).filter(|level| !level.label.is_empty());
-        let named = |name: &str| levels().find(|level| level.name == name).map(|level| level.label.clone());
-        match (named(level), level.parse::<f64>()) {
-            (Some(name), _) => name,
-            (None, Ok(_)) => format!("{factor} = {level}"),
-            (None, Err(_)) => level.split('+').map(|part| named(part).unwrap_or(part.into())).collect::<Vec<_>>().join(" + "),
+        let known = self.factor(factor).and_then(|factor| factor.levels.iter().find(|known| known.name == level));
+        match known.filter(|known| !known.label.is_empty()) {
+            Some(known) => known.label.clone(),
+            None if level.parse::<f64>().is_ok() => format!("{factor} = {level}"),
+            None => level.to_string(),
         }
-    }
-
-    /// Whether nobody can choose a level: it is what limits the others.
-    pub fn is_limit(&self, factor: &str, level: &str) -> bool {
-        self.factor(factor).is_some_and(|factor| factor.levels.iter().any(|known| known.name == level && known.is_limit))
     }
 
     pub fn factor(&self, name: &str) -> Option<&Factor> {
@@ -509,19 +497,13 @@ mod tests {
     }
 
     #[test]
-    fn titles_name_what_one_does() {
-        let level = |name: &str, label: &str| PlainLevel {
-            name: name.into(),
-            meaning: String::new(),
-            label: label.into(),
-            is_limit: false,
-        };
-        let levels = vec![level("amp", "autocast"), level("checkpoint", "checkpointing"), level("none", "")];
+    fn levels_are_named_by_their_labels() {
+        let level = |name: &str, label: &str| PlainLevel { name: name.into(), meaning: String::new(), label: label.into() };
+        let levels = vec![level("amp", "autocast"), level("none", "")];
         let factor = Factor { name: "with".into(), meaning: String::new(), levels };
         let protocol = PlainProtocol { factors: vec![factor], ..protocol() };
-        let said = [("with", "amp"), ("with", "amp+checkpoint"), ("k", "4"), ("with", "none"), ("workers", "2x")];
-        let titles = ["autocast", "autocast + checkpointing", "k = 4", "none", "2x"];
-        assert_eq!(said.map(|(factor, level)| protocol.doing(factor, level)), titles);
+        let said = [("with", "amp"), ("k", "4"), ("with", "none"), ("workers", "2x")];
+        assert_eq!(said.map(|(factor, level)| protocol.doing(factor, level)), ["autocast", "k = 4", "none", "2x"]);
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub enum PageBlock {
     Code(String),
     /// Rows of cells, the head first.
     Table(Vec<Vec<Vec<PageSpan>>>),
-    /// A plot with the title of its picture; without one it has a generated one.
+    /// A plot with the title of its picture; without one its caption is the title.
     Picture {
         name: String,
         title: Vec<PageSpan>,

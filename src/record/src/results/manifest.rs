@@ -92,25 +92,9 @@ pub(super) fn read(path: &Path) -> Result<Manifest> {
         ),
         None => bail!("{} names no schema: it is no manifest of a run", path.display()),
     }
-    // Before there could be several commands, the one's fields stood by themselves.
-    if let Some(fields) = value.as_object_mut()
-        && !fields.contains_key("commands")
-    {
-        let own = ["argv", "git_revision", "git_dirty"].map(|name| fields.remove_entry(name));
-        let command: serde_json::Map<_, _> = own.into_iter().flatten().collect();
-        fields.insert("commands".to_string(), serde_json::json!([command]));
-    }
-    // Before metrics had roles, their names said them.
-    for metric in value.pointer_mut("/protocol/metrics").and_then(serde_json::Value::as_array_mut).into_iter().flatten() {
-        let name = metric["name"].as_str().unwrap_or_default();
-        let role = if name.starts_with("stated.") { "reason" } else { "detail" };
-        if let Some(fields) = name.contains('.').then_some(metric).and_then(serde_json::Value::as_object_mut) {
-            fields.entry("role").or_insert(role.into());
-        }
-    }
     // Kinds of pictures that are drawn no more.
     if let Some(plots) = value.pointer_mut("/protocol/plots").and_then(serde_json::Value::as_array_mut) {
-        plots.retain(|plot| ["dots", "effects", "pareto", "shares"].iter().all(|kind| plot["kind"].get(kind).is_none()));
+        plots.retain(|plot| ["against", "dots", "effects", "pareto", "shares"].iter().all(|kind| plot["kind"].get(kind).is_none()));
     }
     serde_json::from_value(value).with_context(|| format!("{} is no manifest of schema {SCHEMA}", path.display()))
 }

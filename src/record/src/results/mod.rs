@@ -15,5 +15,5 @@ pub use journal::{Journal, replace_file};
 pub use manifest::{Command, Identity, Manifest, SCHEMA};
 pub use place::{FolderNotWritten, Place, REFERENCE, YOURS, predictions_that_came, reference};
 pub use rows::{BUDGET_ENDED, PassRecord, Sample, Status, read_file};
-pub use run::{Run, SHARD, holds_results};
+pub use run::{Run, SHARD, folders, holds_results};
 pub use samples::{ByRound, Samples};

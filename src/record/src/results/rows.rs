@@ -46,7 +46,7 @@ impl std::fmt::Display for Status {
 }
 
 /// One figure. `reason` says what is remarkable about it (a throttled clock), and is empty otherwise.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     pub metric: String,
     /// `B`, `s`, `1`, or another SI unit.

@@ -83,14 +83,19 @@ pub fn holds_results(dir: &Path) -> bool {
 
 /// Folders of the parts of a sweep, in order of name.
 fn shards(dir: &Path) -> Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))?;
-    let mut found = Vec::new();
-    for entry in entries {
-        let path = entry.with_context(|| format!("reading {}", dir.display()))?.path();
-        if path.is_dir() && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(SHARD)) {
-            found.push(path);
-        }
-    }
-    found.sort();
-    Ok(found)
+    let is_shard = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(SHARD));
+    Ok(folders(dir)?.into_iter().filter(is_shard).collect())
+}
+
+/// The folders in a folder, hidden ones left out, in order of name.
+///
+/// # Errors
+/// It cannot be read.
+pub fn folders(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(dir).and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>());
+    let entries = entries.with_context(|| format!("reading {}", dir.display()))?.into_iter();
+    let shown = entries.filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'));
+    let mut folders: Vec<PathBuf> = shown.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    folders.sort();
+    Ok(folders)
 }

@@ -49,6 +49,12 @@ impl Samples {
         samples
     }
 
+    /// The median of each round of a cell; empty where it has none.
+    pub fn by_round(&self, cell: &PlainCell, metric: &str) -> ByRound {
+        let rounds = self.rounds.get(&(cell.clone(), metric.to_string())).into_iter().flatten();
+        rounds.map(|(round, samples)| (*round, median(samples))).collect()
+    }
+
     /// A figure of a cell: the counted value itself, or the median over rounds of the median of each round; of a ratio the geometric mean
     /// over rounds.
     pub fn value(&self, cell: &PlainCell, metric: &str) -> Option<f64> {
@@ -60,19 +66,6 @@ impl Samples {
         })
     }
 
-    /// The details of a cell whose names have a prefix, by the rest of the name: the parts of a metric.
-    pub fn details<'a>(&'a self, cell: &'a PlainCell, prefix: &'a str) -> impl Iterator<Item = (&'a str, f64)> + 'a {
-        let own = self.rounds.range((cell.clone(), prefix.to_string())..);
-        let own = own.take_while(move |((of, metric), _)| of == cell && metric.starts_with(prefix));
-        own.filter_map(move |((_, metric), _)| Some((&metric[prefix.len()..], self.value(cell, metric)?)))
-    }
-
-    /// All samples of a metric, round by round.
-    pub fn samples(&self, cell: &PlainCell, metric: &str) -> Vec<Vec<f64>> {
-        let rounds = self.rounds.get(&(cell.clone(), metric.to_string()));
-        rounds.map(|rounds| rounds.values().cloned().collect()).unwrap_or_default()
-    }
-
     /// Log ratios of two cells measured side by side, one for each round that both have.
     pub fn log_ratios(&self, cell: &PlainCell, baseline: &PlainCell, metric: &str) -> Vec<f64> {
         self.log_ratios_by_round(cell, baseline, metric).into_values().collect()
@@ -80,23 +73,9 @@ impl Samples {
 
     /// [`Samples::log_ratios`] with the rounds.
     pub fn log_ratios_by_round(&self, cell: &PlainCell, baseline: &PlainCell, metric: &str) -> ByRound {
-        let rounds = |c: &PlainCell| self.rounds.get(&(c.clone(), metric.to_string()));
-        let (Some(a), Some(b)) = (rounds(cell), rounds(baseline)) else {
-            return BTreeMap::new();
-        };
-        a.iter().filter_map(|(round, xs)| Some((*round, (median(xs) / median(b.get(round)?)).ln()))).collect()
-    }
-
-    /// The median of each round of a cell; empty where it has none.
-    pub fn by_round(&self, cell: &PlainCell, metric: &str) -> ByRound {
-        let rounds = self.rounds.get(&(cell.clone(), metric.to_string())).into_iter().flatten();
-        rounds.map(|(round, samples)| (*round, median(samples))).collect()
-    }
-
-    /// Logarithm of the median of each round of a cell.
-    pub fn logs_by_round(&self, cell: &PlainCell, metric: &str) -> Option<ByRound> {
-        let rounds = self.by_round(cell, metric);
-        (!rounds.is_empty()).then(|| rounds.into_iter().map(|(round, value)| (round, value.ln())).collect())
+        let baseline = self.by_round(baseline, metric);
+        let own = self.by_round(cell, metric).into_iter();
+        own.filter_map(|(round, own)| Some((round, (own / baseline.get(&round)?).ln()))).collect()
     }
 
     /// A cell over its baseline: exact for counted bytes, an interval at error rate `alpha` for times.
@@ -125,6 +104,11 @@ impl Samples {
         };
         let ended = |(of, outcome): (&Pass, &(Status, String))| is_an_end(outcome) && (*of == pass || outcome.0 != Status::Skipped);
         !by_pass.iter().any(ended) && self.turns.get(&(cell.clone(), pass)).is_none_or(|turns| *turns < least)
+    }
+
+    /// What became of each kind of pass over a cell, the worst of its rounds, with its reason; none of a cell that left no row.
+    pub fn outcomes(&self, cell: &PlainCell) -> Option<&BTreeMap<Pass, (Status, String)>> {
+        self.passes.get(cell)
     }
 
     /// What became of a cell: the worst of its passes, with the reason.

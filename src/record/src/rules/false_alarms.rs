@@ -37,15 +37,17 @@ impl RuleKind for FalseAlarmsRule {
         let least = looks.last().map_or(0, |(rounds, _)| *rounds);
         let mut same: BTreeMap<String, Vec<(PlainCell, ByRound)>> = BTreeMap::new();
         for (grid, cell) in cells.selected(&self.of) {
-            match samples.logs_by_round(&cell, &self.metric) {
-                Some(logs) => same.entry(cell.without(&[&grid.studied])).or_default().push((cell, logs)),
-                None => evidence.lacks(samples, cell),
+            let rounds = samples.by_round(&cell, &self.metric);
+            match rounds.is_empty() {
+                true => evidence.lacks(samples, cell),
+                false => same.entry(cell.without(&[&grid.studied])).or_default().push((cell, rounds)),
             }
         }
         for levels in same.into_values() {
-            let common: Vec<u32> =
-                levels[0].1.keys().copied().filter(|round| levels.iter().all(|(_, logs)| logs.contains_key(round))).collect();
-            let logs: Vec<Vec<f64>> = levels.iter().map(|(_, logs)| common.iter().map(|round| logs[round]).collect()).collect();
+            let is_common = |round: &u32| levels.iter().all(|(_, rounds)| rounds.contains_key(round));
+            let common: Vec<u32> = levels[0].1.keys().copied().filter(is_common).collect();
+            let logs: Vec<Vec<f64>> =
+                levels.iter().map(|(_, rounds)| common.iter().map(|round| rounds[round].ln()).collect()).collect();
             let cell = levels[0].0.clone();
             match false_alarms(&logs, &looks) {
                 Some(effect) => {

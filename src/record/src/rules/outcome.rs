@@ -219,17 +219,6 @@ impl Bound {
     }
 }
 
-impl fmt::Display for Bound {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            Bound::AtMost(x) => write!(f, "≤ {x}"),
-            Bound::AtLeast(x) => write!(f, "≥ {x}"),
-            Bound::Within(a, b) => write!(f, "{a} to {b}"),
-            Bound::Outside(a, b) => write!(f, "< {a} or > {b}"),
-        }
-    }
-}
-
 /// The selected cells that have a baseline of their own and lie in the rule's scope, each with it.
 pub(super) fn compared_with(
     rule: &dyn RuleKind,

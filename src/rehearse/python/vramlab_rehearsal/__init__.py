@@ -5,6 +5,7 @@ before the script imports torch but for two small libraries, which stand in for 
 CUDA pays is their loading.
 """
 
+import contextlib
 import ctypes
 import importlib
 import importlib.machinery
@@ -68,12 +69,9 @@ def begin():
 
 
 def _torch_is_missing():
-    try:
-        with open(os.path.join(SESSION, f"{os.getpid()}.without-torch"), "w") as file:
-            file.write(sys.executable)
-    except OSError:
-        # The script's own error says it.
-        pass
+    # The script's own error says it.
+    with contextlib.suppress(OSError), open(os.path.join(SESSION, f"{os.getpid()}.without-torch"), "w") as file:
+        file.write(sys.executable)
 
 
 def _torch_is_there(torch):

@@ -9,15 +9,16 @@ import math
 import os
 import re
 
+import torch
+
 from . import device, imports
 from .guard import guarded, instead
 from .notes import note
+from .session import settings
 
 
 def follow(torch):
     # By the name of the folder that these files are in: others read no graphs of these.
-    from .session import settings
-
     folder = os.path.join(settings.graphs, os.path.basename(settings.libraries), str(torch.__version__))
     for name, change in {
         "torch._dynamo": _dynamo,
@@ -78,12 +79,12 @@ def _as_differentiable(func):
     """What `torch.optim.optimizer._use_grad_for_differentiable` makes of a step, without its breaks in a compiler's graph."""
 
     def use_grad(*args, **kwargs):
-        before = torch.is_grad_enabled()  # noqa: F821 - of the module that the code is put into
+        before = torch.is_grad_enabled()
         try:
-            torch.set_grad_enabled(args[0].defaults["differentiable"])  # noqa: F821
+            torch.set_grad_enabled(args[0].defaults["differentiable"])
             return func(*args, **kwargs)
         finally:
-            torch.set_grad_enabled(before)  # noqa: F821
+            torch.set_grad_enabled(before)
 
     return use_grad
 
@@ -301,7 +302,6 @@ def _launch_nothing(heuristics):
 
 def _time_nothing(benchmarking):
     """What is timed runs twice, as it would the first time and beside the buffer that clears the cache of the GPU; all take as long."""
-    import torch
 
     def timing(size):
         def benchmark_gpu(self, function, *_, return_mode=None, **__):
@@ -342,7 +342,6 @@ def _pad(pad_mm):
 
 def _no_driver(driver):
     """What Triton asks the driver for by a library that it compiles; the rest it asks PyTorch."""
-    import torch
 
     class Utils:
         @staticmethod

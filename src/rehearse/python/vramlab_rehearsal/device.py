@@ -7,6 +7,7 @@ import re
 
 from . import building, notes
 from .guard import guarded, instead
+from .session import remarks, simulated, use_the_caching_allocator
 
 FORWARD, BACKWARD, OPTIMIZER, EVALUATION, GENERATION, SAVING = 1, 2, 3, 4, 5, 6
 library = None
@@ -42,29 +43,18 @@ def wait_for_cuda(torch, follow):
 def _open(torch, follow):
     global library
     opened = ctypes.PyDLL(building.library(torch))
-    opened.vl_open.restype = ctypes.c_void_p
-    opened.vl_gather_stacks.restype = ctypes.c_void_p
-    opened.vl_gather_stacks.argtypes = (ctypes.c_int, ctypes.c_uint64)
-    opened.vl_forget.argtypes = (ctypes.c_void_p,)
-    opened.vl_label.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    opened.vl_label.restype = None
-    opened.vl_begin_pass.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_uint32)
-    opened.vl_begin_pass.restype = None
-    opened.vl_set_module.restype = opened.vl_lose.restype = None
-    opened.vl_lose.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    opened.vl_refused.restype = None
-    opened.vl_out_of_memory.restype = ctypes.c_uint32
-    opened.vl_open_clock.argtypes, opened.vl_open_clock.restype = (ctypes.c_char_p,), None
-    opened.vl_clock.argtypes, opened.vl_clock.restype = (ctypes.c_double,), ctypes.c_double
-    opened.vl_values.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t)
-    number = ctypes.c_int
-    opened.vl_work.argtypes = (ctypes.c_char_p, number, number, ctypes.c_double, ctypes.c_double, ctypes.c_uint32, ctypes.c_uint64)
-    opened.vl_work.restype = opened.vl_begin_graph.restype = opened.vl_end_graph.restype = opened.vl_replay_graph.restype = None
-    opened.vl_begin_graph.argtypes = opened.vl_replay_graph.argtypes = (ctypes.c_uint64,)
+    number, wide, size, real, text, address = ctypes.c_int, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_double, ctypes.c_char_p, ctypes.c_void_p
+    for name, result, *arguments in (
+        ("open", address, text), ("gather_stacks", address, number, wide), ("forget", None, address), ("label", None, address, size),
+        ("begin_pass", None, number, ctypes.c_int64, ctypes.c_uint32), ("set_module", None, ctypes.c_uint32), ("lose", None, address, size),
+        ("refused", None, text), ("out_of_memory", ctypes.c_uint32), ("open_clock", None, text), ("clock", real, real),
+        ("values", number, wide, address, size), ("work", None, text, number, number, real, real, ctypes.c_uint32, wide),
+        ("begin_graph", None, wide), ("end_graph", None), ("replay_graph", None, wide),
+    ):  # fmt: skip
+        function = getattr(opened, f"vl_{name}")
+        function.restype, function.argtypes = result, arguments
     checked(opened, opened.vl_open(notes.own_folder().encode()))
     library = opened
-    from .session import remarks, simulated, use_the_caching_allocator
-
     # A script may have set it since.
     use_the_caching_allocator()
     for text in remarks:
@@ -80,8 +70,6 @@ def _open(torch, follow):
 @guarded("whether this PyTorch has code for the card")
 def _choose_code(torch):
     """Which of the code that this PyTorch is built for the card takes; where none, that it would not run there is told."""
-    from .session import simulated
-
     card = 10 * torch.cuda.get_device_capability(0)[0] + torch.cuda.get_device_capability(0)[1]
     # sm_90a is machine code of that card alone, compute_90 is compiled by the driver for whatever is newer.
     built = [(kind, int(number), only) for kind, number, only in re.findall(r"(sm|compute)_(\d+)([a-z]*)", " ".join(torch.cuda.get_arch_list()))]
@@ -122,7 +110,6 @@ def checked(opened, message):
 @guarded("libraries with kernels of their own")
 def tell_of_third_party(failed):
     """Libraries that bring kernels, or a whole CUDA runtime, of their own."""
-    from .session import simulated
 
     def told(library, function):
         if library not in simulated:
@@ -155,8 +142,6 @@ def tell_of_third_party(failed):
 @guarded("what this process holds of a card")
 def hold():
     """What this process has of a card stays taken for those beside it: a real one would go on."""
-    from .session import simulated
-
     if "libnvidia-ml.so.1" in simulated:
         simulated["libnvidia-ml.so.1"].vramlab_dry_hold()
 

@@ -7,6 +7,7 @@ values of small tensors of whole numbers, by which programs agree on sizes.
 """
 
 import atexit
+import contextlib
 import functools
 import os
 import pickle
@@ -77,11 +78,9 @@ def _met(distributed, init_method, size, rank, store, timeout):
 
 @guarded("the end of a rank")
 def _leave(store):
-    try:
+    # Its keeper may have ended.
+    with contextlib.suppress(RuntimeError):
         store.add("ended", 1)
-    except RuntimeError:
-        # Its keeper has ended.
-        pass
 
 
 _meetings = {}
@@ -91,40 +90,45 @@ def _wait_for_all(name, size):
     """Until all ranks of the group have come here as often as this one, or one has ended."""
     if _others is None:
         return
-    turn = _meetings[name] = _meetings.get(name, 0) + 1
-    key, pause = f"{name}/{turn}", 0.001
-    try:
+    key = f"{name}/{_turn(name)}"
+    with contextlib.suppress(RuntimeError):
         _others.add(key, 1)
-        while _others.add(key, 0) < size and not _others.add("ended", 0):
-            time.sleep(pause)
-            pause = min(2 * pause, 0.1)
-    except RuntimeError:
-        return
+        _wait_until(lambda: _others.add(key, 0) >= size)
+
+
+def _turn(name):
+    """How often this rank has come here."""
+    _meetings[name] = _meetings.get(name, 0) + 1
+    return _meetings[name]
+
+
+def _wait_until(is_there):
+    """False where a rank has ended before."""
+    pause = 0.001
+    while not is_there():
+        if _others.add("ended", 0):
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, 0.1)
+    return True
 
 
 def _sent(name, rank, mine, theirs):
     """Objects by the store, which are real: gives `mine` to the others, and back what the ranks `theirs` gave; None for one that has ended."""
-    turn = _meetings[name] = _meetings.get(name, 0) + 1
-    found = {}
-    try:
+    place, found = f"{name}/{_turn(name)}", {}
+    with contextlib.suppress(RuntimeError):
         if mine is not None:
-            _others.set(f"{name}/{turn}/{rank}", pickle.dumps(mine[0]))
+            _others.set(f"{place}/{rank}", pickle.dumps(mine[0]))
         for other in theirs:
-            key, pause = f"{name}/{turn}/{other}", 0.001
-            while not _others.check([key]):
-                if _others.add("ended", 0):
-                    return found
-                time.sleep(pause)
-                pause = min(2 * pause, 0.1)
-            found[other] = pickle.loads(_others.get(key))
-    except RuntimeError:
-        pass
+            if not _wait_until(lambda: _others.check([f"{place}/{other}"])):
+                break
+            found[other] = pickle.loads(_others.get(f"{place}/{other}"))
     return found
 
 
 def _keep(source, target, objects):
     """For the ranks that `--rank all` rehearses after this one."""
-    turn = _meetings[source, target] = _meetings.get((source, target), 0) + 1
+    turn = _turn((source, target))
     if settings.sent is not None:
         with open(os.path.join(settings.sent, f"{turn}.{source}.{target}"), "wb") as file:
             pickle.dump(objects, file)
@@ -134,7 +138,7 @@ def _kept(source, target):
     """What `source` sent; where it was not rehearsed, what the nearest rank that was sent one as far away. None if none has."""
     from torch.distributed import get_world_size
 
-    turn = _meetings[source, target] = _meetings.get((source, target), 0) + 1
+    turn = _turn((source, target))
     # A receiver that names no source cannot be told whose it would get.
     names = [] if settings.sent is None or source is None else os.listdir(settings.sent)
     pairs = [tuple(map(int, name.split(".")[1:])) for name in names if name.startswith(f"{turn}.")]
@@ -314,12 +318,8 @@ def _register(torch):
         return
 
     whole = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-    reductions = [
-        (distributed.ReduceOp.SUM, lambda values: values.sum(0)),
-        (distributed.ReduceOp.PRODUCT, lambda values: values.prod(0)),
-        (distributed.ReduceOp.MIN, lambda values: values.amin(0)),
-        (distributed.ReduceOp.MAX, lambda values: values.amax(0)),
-    ]
+    kinds = distributed.ReduceOp
+    reductions = [(kinds.SUM, torch.sum), (kinds.PRODUCT, torch.prod), (kinds.MIN, torch.amin), (kinds.MAX, torch.amax)]
 
     def done(tensors):
         future = torch.futures.Future()
@@ -389,7 +389,7 @@ def _register(torch):
                 told = self._told(tensor, range(self._size))
                 reduce = next((reduce for kind, reduce in reductions if options is None or options.reduceOp == kind), None)
                 if reduce and len(told) == self._size:
-                    tensor.copy_(reduce(torch.stack(list(told.values())).to(torch.int64)))
+                    tensor.copy_(reduce(torch.stack(list(told.values())).to(torch.int64), 0))
             return done(tensors)
 
         # Whose result is nobody's may have it, too.
@@ -494,10 +494,7 @@ def _register(torch):
             return done(outputs)
 
         def alltoall_base(self, output, given, *_):
-            self._communicates(given)
-            if output.shape == given.shape:
-                output.copy_(given)
-            return done([output])
+            return self.alltoall([output], [given])
 
         # As newer versions of PyTorch call them.
         all_gather_single, all_gather_single_coalesced = _allgather_base, allgather_into_tensor_coalesced

@@ -1,6 +1,7 @@
 """What the process takes of the host's memory: what it has, and what it would have on a real GPU, where copies from the device fill pages that nobody
 writes to here."""
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -22,19 +23,15 @@ def _untouched():
 
 def begin():
     global _before
-    try:
+    with contextlib.suppress(OSError, ValueError):
         _before = _untouched()
-    except (OSError, ValueError):
-        pass
 
 
 def look():
     """Where most may be held: when a forward pass has ended, and around the optimizer's step."""
     global _most
-    try:
+    with contextlib.suppress(OSError, ValueError):
         _most = max(_most, _untouched() - _before)
-    except (OSError, ValueError):
-        pass
 
 
 def measured():
@@ -44,21 +41,21 @@ def measured():
         of_all = simulated["libnvidia-ml.so.1"].vramlab_dry_pinned
         of_all.restype = ctypes.c_uint64
         pinned = of_all()
-    file = 0
-    try:
-        with open("/proc/self/status") as status:
-            file = sum(int(line.split()[1]) << 10 for line in status if line.startswith("RssFile"))
-    except (OSError, ValueError):
-        pass
     # Linux counts it in KiB.
-    return {"resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10, "file": file, "untouched": _most, "pinned": pinned}
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    return {"resident": resident, "file": _told("status", "RssFile"), "untouched": _most, "pinned": pinned}
 
 
 def private():
     """What this process has alone: of a forked one without what its parent has, too."""
+    return _told("smaps_rollup", "Private_")
+
+
+def _told(name, beginning):
+    """Bytes that the lines of a file of this process add up to; 0 where it tells none."""
     try:
-        with open("/proc/self/smaps_rollup") as rollup:
-            return sum(int(line.split()[1]) << 10 for line in rollup if line.startswith("Private_"))
+        with open(f"/proc/self/{name}") as file:
+            return sum(int(line.split()[1]) << 10 for line in file if line.startswith(beginning))
     except (OSError, ValueError):
         return 0
 

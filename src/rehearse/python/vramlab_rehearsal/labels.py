@@ -32,16 +32,8 @@ _outermost = 0
 before_roots = []
 
 
-def begins_pass(root, arguments, named):
-    """The same of one with parameters, when its number is known; passes.py puts its own in place of these three."""
-
-
-def pass_ended():
-    pass
-
-
-def label_caches_of(root):
-    pass
+# Of passes.py, which puts them here: the same of one with parameters, when its number is known; what follows it; caches that a module keeps.
+begins_pass = pass_ended = label_caches_of = None
 
 
 def follow():

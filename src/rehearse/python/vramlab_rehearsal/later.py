@@ -4,6 +4,8 @@ the frames of Python's stack when the script is stopped, and from the source of 
 import ast
 import itertools
 import math
+import operator
+import traceback
 
 from .deciding import is_harmless, name_of
 
@@ -18,8 +20,8 @@ _TRAINS = ("train", "fit", "loop", "run", "epoch", "learn")
 def of_frames(frame, is_own, parsed):
     """What comes later: of each its text, file and line. `parsed` gives a file's tree, or None."""
     found, has_looped = [], False
-    while frame is not None:
-        file, line = frame.f_code.co_filename, frame.f_lineno
+    for frame, line in traceback.walk_stack(frame):
+        file = frame.f_code.co_filename
         if is_own(file):
             tree = parsed(file)
             if tree is not None:
@@ -27,7 +29,6 @@ def of_frames(frame, is_own, parsed):
                 has_looped = _of_frame(tree, line, values, has_looped, lambda node, what: found.append((what, file, node.lineno)))
         elif "/site-packages/" in file and "/site-packages/torch/" not in file:
             has_looped = has_looped or any(part in frame.f_code.co_name.lower() for part in _TRAINS)
-        frame = frame.f_back
     return found
 
 
@@ -186,10 +187,10 @@ class _Values:
         if isinstance(node, ast.BoolOp):
             return (all if isinstance(node.op, ast.And) else any)(of(each) for each in node.values)
         if isinstance(node, ast.BinOp):
-            return _BINARY[type(node.op)](of(node.left), of(node.right))
+            return _OPERATORS[type(node.op)](of(node.left), of(node.right))
         if isinstance(node, ast.Compare):
             sides = [of(each) for each in (node.left, *node.comparators)]
-            return all(_COMPARED[type(by)](a, b) for by, a, b in zip(node.ops, sides, sides[1:]))
+            return all(_OPERATORS[type(by)](a, b) for by, a, b in zip(node.ops, sides, sides[1:]))
         raise ValueError(node)
 
     def _attribute(self, node, depth):
@@ -210,21 +211,9 @@ class _Values:
         return value
 
 
-_BINARY = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Mod: lambda a, b: a % b,
-    ast.FloorDiv: lambda a, b: a // b,
-    ast.Div: lambda a, b: a / b,
-}
-_COMPARED = {
-    ast.Eq: lambda a, b: a == b,
-    ast.NotEq: lambda a, b: a != b,
-    ast.Lt: lambda a, b: a < b,
-    ast.LtE: lambda a, b: a <= b,
-    ast.Gt: lambda a, b: a > b,
-    ast.GtE: lambda a, b: a >= b,
-    ast.Is: lambda a, b: a is b,
-    ast.IsNot: lambda a, b: a is not b,
-}
+# Those that there are here: others are not known.
+_NAMES = dict(
+    Add="add", Sub="sub", Mult="mul", Mod="mod", FloorDiv="floordiv", Div="truediv",
+    Eq="eq", NotEq="ne", Lt="lt", LtE="le", Gt="gt", GtE="ge", Is="is_", IsNot="is_not",
+)  # fmt: skip
+_OPERATORS = {getattr(ast, kind): getattr(operator, name) for kind, name in _NAMES.items()}

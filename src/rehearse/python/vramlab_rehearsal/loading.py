@@ -4,6 +4,7 @@ A worker writes its own lines: one that was forked has no other way to tell. The
 was forked from, or of its own where it was spawned.
 """
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -119,12 +120,9 @@ def _is_worker():
 
 
 def _write(**line):
-    try:
-        with open(os.path.join(notes.folder, "loading"), "ab", buffering=0) as file:
-            file.write((json.dumps(line) + "\n").encode("utf-8", "replace"))
-    except OSError:
-        # Nothing of it is in the answer then.
-        pass
+    # Where that cannot be, nothing of it is in the answer.
+    with contextlib.suppress(OSError), open(os.path.join(notes.folder, "loading"), "ab", buffering=0) as file:
+        file.write((json.dumps(line) + "\n").encode("utf-8", "replace"))
 
 
 @guarded("batches of a DataLoader")

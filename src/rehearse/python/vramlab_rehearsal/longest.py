@@ -5,6 +5,8 @@ import itertools
 import random
 import time
 
+import torch
+
 from . import hosting
 from .notes import note
 
@@ -16,8 +18,6 @@ _taken = {}
 
 def instead(iterator, batch):
     """What is given for a batch that the training takes."""
-    import torch
-
     which = id(iterator._dataset)
     _taken[which] = _taken.get(which, 0) + 1
     if _taken[which] != 2:

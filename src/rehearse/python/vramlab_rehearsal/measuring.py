@@ -15,12 +15,8 @@ class _Meter:
     def __init__(self, torch, wanted, stop):
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        self.torch = torch
-        self.wanted = wanted
-        self.stop = stop
-        self.counts = {}
-        self.moments = []
-        self.is_up = False
+        self.torch, self.wanted, self.stop = torch, wanted, stop
+        self.counts, self.moments, self.is_up = {}, [], False
         torch.cuda._queued_calls.insert(0, (self.begins, []))
         register_optimizer_step_post_hook(self.ends)
 

@@ -1,5 +1,6 @@
 """This process's folder in the report, and what is noted there."""
 
+import contextlib
 import errno
 import json
 import os
@@ -62,11 +63,9 @@ def _open():
 def _file():
     """The descriptor of `names`, opened anew where a script has closed it: the number may be another file's by now."""
     global _names
-    try:
+    with contextlib.suppress(OSError):
         if os.path.samestat(os.fstat(_names), _about):
             return _names
-    except OSError:
-        pass
     _names = _open()
     return _names
 
@@ -81,9 +80,6 @@ def note(**line):
     except OSError as why:
         error = why.errno
     if error:
-        try:
-            with open(os.path.join(folder, "lost"), "r+b", buffering=0) as file:
-                file.write(b"%d\n" % error)
-        except OSError:
-            # The session's folder is gone, and the answer with it.
-            pass
+        # Where that cannot be, the session's folder is gone, and the answer with it.
+        with contextlib.suppress(OSError), open(os.path.join(folder, "lost"), "r+b", buffering=0) as file:
+            file.write(b"%d\n" % error)

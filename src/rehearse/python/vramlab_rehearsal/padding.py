@@ -2,6 +2,9 @@
 
 import collections
 
+import torch
+
+from . import labels
 from .guard import guarded, instead
 from .notes import note
 
@@ -54,10 +57,6 @@ def given(tensor):
 
 @guarded("the share of padding")
 def tell():
-    import torch
-
-    from . import labels
-
     modules = [module for root in list(labels._roots) for module in root.modules() if isinstance(module, torch.nn.Embedding)]
     pads = {module.padding_idx for module in modules if module.padding_idx is not None}
     tokens, padding, by = *_masked, "attention_mask"

@@ -6,6 +6,7 @@ import inspect
 import itertools
 import re
 import sys
+import traceback
 import types
 
 import torch
@@ -188,8 +189,7 @@ def look_at_variables():
 
 def _variables():
     """The script's own, of every frame of this thread, and attributes of its own objects."""
-    frame = sys._getframe(1)
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
         code = frame.f_code
         if reach.is_own(code.co_filename):
             for name, value in _variables_of(frame):
@@ -197,7 +197,6 @@ def _variables():
                 if _is_own_object(value):
                     for part, of in list(_attributes(value).items())[:200]:
                         yield (code.co_filename, code.co_name), f"{name}.{part}", of
-        frame = frame.f_back
 
 
 def _variables_of(frame):

@@ -8,7 +8,10 @@ import gc
 import os
 import re
 import sys
+import traceback
 import weakref
+
+import torch
 
 from . import imports, labels, later, padding
 from .guard import guarded, instead
@@ -38,17 +41,18 @@ MOST_BATCHES = 8
 def follow(torch):
     module, loader = torch.nn.Module, torch.utils.data.DataLoader
 
+    def evaluates(caller):
+        _evals.add((caller.f_code.co_filename, caller.f_lineno))
+
     @instead("eval", module)
     def set_eval(self):
-        caller = sys._getframe(1)
-        _evals.add((caller.f_code.co_filename, caller.f_lineno))
+        evaluates(sys._getframe(1))
         return set_eval.__wrapped__(self)
 
     @instead("train", module)
     def set_train(self, mode=True):
         if not mode:
-            caller = sys._getframe(1)
-            _evals.add((caller.f_code.co_filename, caller.f_lineno))
+            evaluates(sys._getframe(1))
         return set_train.__wrapped__(self, mode)
 
     is_read = guarded("which DataLoaders are read")(_iterated.add)
@@ -91,8 +95,6 @@ def _saves(name, saver):
 @guarded("sizes of inputs")
 def _enters(root, arguments, named):
     """Before the forward pass of an outermost module."""
-    import torch
-
     # What checkpointing computes again is no pass of its own.
     if torch._C._current_graph_task_id() != -1:
         return
@@ -118,9 +120,7 @@ def _enters(root, arguments, named):
 
 
 def is_generating(frame):
-    while frame is not None and frame.f_code.co_name != "generate":
-        frame = frame.f_back
-    return frame is not None
+    return any(each.f_code.co_name == "generate" for each, _ in traceback.walk_stack(frame))
 
 
 def _count(torch, model, named):
@@ -192,8 +192,6 @@ def tell_batches():
 @guarded("what was not reached")
 def tell():
     """When the script is stopped, within an optimizer's step."""
-    import torch
-
     tell_batches()
     for (module, name), (least, most, at) in _shapes.items():
         if least != most:
@@ -223,8 +221,7 @@ def tell():
 def _trainers_in_frames():
     """Trainers that are at work, and what the script calls its objects."""
     trainers, names = [], {}
-    frame = sys._getframe(1)
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
         variables = frame.f_locals
         for kind in type(variables.get("self")).__mro__:
             if kind.__name__ == "Trainer" and kind.__module__.split(".")[0] in ("transformers", "lightning", "pytorch_lightning"):
@@ -232,16 +229,12 @@ def _trainers_in_frames():
                 break
         if is_own(frame.f_code.co_filename):
             names.update((id(value), name) for name, value in variables.items())
-        frame = frame.f_back
     return {id(trainer): trainer for trainer in trainers}.values(), names
 
 
 def _of_started_library():
     """Files in which the loop stands, where a library is started itself, by a command of its own or `python -m`."""
-    files, frame = [], sys._getframe(1)
-    while frame is not None:
-        files.append(os.path.abspath(frame.f_code.co_filename))
-        frame = frame.f_back
+    files = [os.path.abspath(frame.f_code.co_filename) for frame, _ in traceback.walk_stack(sys._getframe(1))]
     files = [file for file in files if file.endswith(".py") and "/vramlab_rehearsal/" not in file]
     found = re.match(r".*/(?:site|dist)-packages/[^/]+/", files[-1]) if files else None
     return [file for file in files if found and file.startswith(found[0])]
@@ -295,20 +288,14 @@ def _of_source(file, found):
     tree = parsed(file)
     if tree is None:
         return
-    saves = {
-        alias.asname or alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("torch", "safetensors")
-        for alias in node.names
-        if alias.name in ("save", "async_save", *SAVING)
-    }
-    savers = {"torch"} | {
-        alias.asname or alias.name.split(".")[-1]
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for alias in node.names
-        if f"{getattr(node, 'module', '')}.{alias.name}".endswith("torch.distributed.checkpoint") or alias.name == "torch.distributed.checkpoint"
-    }
+    saves, savers = set(), {"torch"}
+    imported = ((node, alias) for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names)
+    for node, alias in imported:
+        module, name = getattr(node, "module", None) or "", alias.asname or alias.name.split(".")[-1]
+        if module.split(".")[0] in ("torch", "safetensors") and alias.name in ("save", "async_save", *SAVING):
+            saves.add(name)
+        if f"{module}.{alias.name}".endswith("torch.distributed.checkpoint"):
+            savers.add(name)
     for node in sorted((node for node in ast.walk(tree) if hasattr(node, "lineno")), key=lambda node: node.lineno):
         if isinstance(node, (ast.With, ast.FunctionDef)):
             what = _without_gradients_at(file, node)

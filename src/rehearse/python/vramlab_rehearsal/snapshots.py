@@ -11,15 +11,7 @@ import sys
 
 # As src/sim/src/trace.rs has it.
 _EVENT = struct.Struct("<BBHIQqqqqQIIIIQ")
-_KINDS = {
-    "alloc": 1,
-    "free_requested": 2,
-    "free_completed": 3,
-    "segment_alloc": 4,
-    "segment_free": 5,
-    "segment_map": 6,
-    "segment_unmap": 7,
-}  # fmt: skip
+_KINDS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap")
 _TAKES, _GIVES = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
 
 
@@ -127,7 +119,7 @@ def main(path, folder):
 
 def _write(device, actions, segments, names, events):
     def write(kind, address, size, rounded, stream, frames):
-        events.write(_EVENT.pack(_KINDS[kind], 0, device, 0, address, size, rounded, 0, 0, stream, names.stack(frames), 0, 0, 0, 0))
+        events.write(_EVENT.pack(_KINDS.index(kind) + 1, 0, device, 0, address, size, rounded, 0, 0, stream, names.stack(frames), 0, 0, 0, 0))
 
     memory, blocks, ends = _before(actions, segments)
     for address, (size, stream, frames) in sorted(memory.items()):

@@ -161,27 +161,19 @@ def _apart(optimizer, closure):
 class _Steps:
     # A script that leaves out every batch that is too large may never make as many steps one after the other.
     MOST_RESTARTS = 32
+    backwards = out_of_memory = restarts = depth = ended = by_hand = 0
+    is_backward = was_trial = False
+    before = device.FORWARD
+    # Without an optimizer of PyTorch's: a parameter, and the version that its gradient had after the last backward pass.
+    witness = None
 
     def __init__(self, torch, wanted, stop):
         from torch.optim import optimizer
 
-        self.torch = torch
-        self.wanted = wanted
-        self.stop = stop
+        self.torch, self.wanted, self.stop = torch, wanted, stop
         # By optimizer, its steps, and how many backward passes there had been at the last.
         self.counts = weakref.WeakKeyDictionary()
         self.at = weakref.WeakKeyDictionary()
-        self.backwards = 0
-        self.is_backward = False
-        self.out_of_memory = 0
-        self.restarts = 0
-        self.was_trial = False
-        self.depth = 0
-        self.ended = 0
-        self.before = device.FORWARD
-        # Without an optimizer of PyTorch's: a parameter, and the version that its gradient had after the last backward pass.
-        self.witness = None
-        self.by_hand = 0
         begins, ends = guarded("the beginning of an optimizer's step")(self.begins), guarded("the end of an optimizer's step")(self.ends)
         # Functions, which Dynamo knows again.
         hooks.extend([lambda *given: begins(*given), lambda optimizer, *_: ends(optimizer)])

@@ -4,7 +4,7 @@ use super::place::{alike, module_of};
 use crate::capture::process::Trace;
 use serde::{Deserialize, Serialize};
 use sim::trace::{Kind, MemoryBlock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Blocks of one size that the same operator made at the same line, for the same purpose.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema, Deserialize)]
@@ -38,7 +38,9 @@ const MOST_FREED: usize = 64;
 pub fn contents(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -> Vec<BlockGroup> {
     let events = trace.events.as_slice();
     let Some(step) = events.get(moment).map(|event| event.step) else { return Vec::new() };
-    let mut groups: BTreeMap<(u32, u32, String, &str, u16, i64), BlockGroup> = BTreeMap::new();
+    // By stack its line and function: different stacks lead to the same line.
+    let mut lines: HashMap<u32, (String, String)> = HashMap::new();
+    let mut groups: BTreeMap<(String, String, &str, &str, i64), BlockGroup> = BTreeMap::new();
     let mut total = 0;
     for block in blocks.iter().filter(|block| block.device == device && block.made() <= moment) {
         let made = &events[block.made()];
@@ -46,19 +48,22 @@ pub fn contents(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usiz
         if !lives && !is_of_step {
             continue;
         }
+        let stack = if made.origin != 0 { made.origin } else { made.stack };
+        let (line, function) = lines.entry(stack).or_insert_with(|| match trace.line(stack) {
+            Some(frame) => (format!("{}:{}", frame.file, frame.line), frame.function.clone()),
+            None => ("elsewhere".to_string(), String::new()),
+        });
         let module = module_of(trace, block).map_or_else(|| "elsewhere".to_string(), |name| alike(&name));
-        let key = (made.stack, made.origin, module, block.category.name(), made.operator, block.bytes);
-        let group = groups.entry(key).or_insert_with_key(|(_, _, module, category, operator, bytes)| {
-            let frame = trace.line(if made.origin != 0 { made.origin } else { made.stack });
-            BlockGroup {
-                line: frame.map_or_else(|| "elsewhere".to_string(), |frame| format!("{}:{}", frame.file, frame.line)),
-                function: frame.map(|frame| frame.function.clone()).unwrap_or_default(),
-                module: module.clone(),
-                category: category.to_string(),
-                operator: trace.operators.get(&(*operator).into()).cloned().unwrap_or_default(),
-                bytes: *bytes,
-                ..BlockGroup::default()
-            }
+        let operator = trace.operators.get(&made.operator.into()).map_or("", String::as_str);
+        let key = (line.clone(), module, block.category.name(), operator, block.bytes);
+        let group = groups.entry(key).or_insert_with_key(|(line, module, category, operator, bytes)| BlockGroup {
+            line: line.clone(),
+            function: function.clone(),
+            module: module.clone(),
+            category: category.to_string(),
+            operator: operator.to_string(),
+            bytes: *bytes,
+            ..BlockGroup::default()
         });
         group.made += usize::from(is_of_step);
         if lives {
@@ -69,7 +74,7 @@ pub fn contents(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usiz
             group.freed = block.freed().map(|freed| freed_at(trace, freed));
         }
     }
-    let mut found: Vec<BlockGroup> = merged(groups.into_values());
+    let mut found: Vec<BlockGroup> = groups.into_values().collect();
     found.retain(|group| {
         group.blocks > 0 || group.freed.is_some() && group.bytes * i64::try_from(group.made).unwrap_or(1) * LEAST_PART >= total
     });
@@ -78,26 +83,6 @@ pub fn contents(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usiz
     let living = found.iter().filter(|group| group.blocks > 0).count();
     found.truncate(living + MOST_FREED);
     found
-}
-
-/// Different stacks lead to the same line.
-fn merged(groups: impl Iterator<Item = BlockGroup>) -> Vec<BlockGroup> {
-    let mut found: BTreeMap<(String, String, String, String, i64), BlockGroup> = BTreeMap::new();
-    for group in groups {
-        let key = (group.line.clone(), group.module.clone(), group.category.clone(), group.operator.clone(), group.bytes);
-        match found.get_mut(&key) {
-            Some(known) => {
-                known.blocks += group.blocks;
-                known.allocated += group.allocated;
-                known.made += group.made;
-                known.freed = known.freed.take().or(group.freed);
-            }
-            None => {
-                found.insert(key, group);
-            }
-        }
-    }
-    found.into_values().collect()
 }
 
 /// A free has no stack of its own: what was at work is what had last asked for memory.

@@ -2,7 +2,7 @@
 
 use crate::capture::host::HostFigures;
 use crate::capture::process::Trace;
-use base::units::Bytes;
+use base::units::{Bytes, counted};
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -74,11 +74,8 @@ impl HostMemory {
             () if self.pinned as f64 > host * MOST_PINNED => ("pins", self.pinned),
             () => return None,
         };
-        Some(format!(
-            "But it {what} {} of the host's RAM, which has {} (--host-memory says what the target has).",
-            Bytes(took),
-            Bytes(self.host)
-        ))
+        let (took, host) = (Bytes(took), Bytes(self.host));
+        Some(format!("But it {what} {took} of the host's RAM, which has {host} (--host-memory says what the target has)."))
     }
 
     pub fn said(&self) -> String {
@@ -87,15 +84,11 @@ impl HostMemory {
             parts.push(format!("{} pinned", Bytes(self.pinned)));
         }
         if self.workers > 0 {
-            let workers = if self.workers == 1 { "worker" } else { "workers" };
-            parts.push(format!("{} {workers} with {}", self.workers, Bytes(self.of_workers)));
+            parts.push(format!("{} with {}", counted(self.workers as usize, "worker"), Bytes(self.of_workers)));
         }
         if self.shared_memory > 0 {
-            let too_small = if self.shared_memory >= OF_CONTAINERS {
-                ", where a container has 64 MiB unless it is told (--shm-size)"
-            } else {
-                ""
-            };
+            let too_small = ", where a container has 64 MiB unless it is told (--shm-size)";
+            let too_small = if self.shared_memory >= OF_CONTAINERS { too_small } else { "" };
             parts.push(format!("{} in /dev/shm{too_small}", Bytes(self.shared_memory)));
         }
         let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };

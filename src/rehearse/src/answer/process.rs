@@ -76,7 +76,7 @@ pub struct Failure {
     pub line: Option<Line>,
 }
 
-/// What a process needs of each card that it used, the worst first. Of one that used none its exception.
+/// What a process needs of each card that it used. Of one that used none its exception.
 pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer> {
     let mut blocks = blocks(&trace.events);
     name_autocast_copies(trace, &mut blocks);
@@ -87,10 +87,7 @@ pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer
     if devices.is_empty() && trace.exception.is_some() {
         devices.push(0);
     }
-    let mut answers: Vec<ProcessAnswer> =
-        devices.into_iter().map(|device| on_device(trace, &blocks, device, command_failed)).collect();
-    answers.sort_by_key(|answer| (answer.out_of_memory.is_none(), -answer.peak_reserved));
-    answers
+    devices.into_iter().map(|device| on_device(trace, &blocks, device, command_failed)).collect()
 }
 
 fn on_device(trace: &Trace, blocks: &[MemoryBlock], device: u16, command_failed: bool) -> ProcessAnswer {

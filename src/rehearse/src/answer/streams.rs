@@ -30,11 +30,8 @@ impl HeldByStreams {
     }
 
     pub fn note(&self, lag: u32) -> String {
-        let Self { blocks, bytes } = *self;
-        let what = format!(
-            "{blocks} blocks were given back while another stream might use them, {} in one step at most",
-            Bytes(bytes.unsigned_abs())
-        );
+        let (blocks, most) = (self.blocks, Bytes(self.bytes.unsigned_abs()));
+        let what = format!("{blocks} blocks were given back while another stream might use them, {most} in one step at most");
         match lag {
             0 => format!(
                 "{what}: here they are free at the next allocation, on a GPU that is behind its host later. --lag 1000 shows what it would reserve then"

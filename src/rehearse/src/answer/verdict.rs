@@ -15,7 +15,7 @@ use crate::capture::session::{Capture, Found, Needs, OtherValues, ScriptFailed, 
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 use sim::cards::Card;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 
 /// Whether the script can run on the card.
@@ -296,12 +296,9 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     let (memory, context) = (run.card.memory.cast_signed(), run.card.context.cast_signed());
     let cards = run.occupancy.cards(&processes, &run.traces);
     let on_device = cards.first().map_or(figure(|p| p.peak_reserved) + context, |card| card.peak);
-    let mut notes: Vec<String> = Vec::new();
-    for note in run.traces.iter().flat_map(|trace| &trace.notes) {
-        if !notes.contains(note) {
-            notes.push(note.clone());
-        }
-    }
+    let mut said = HashSet::new();
+    let of_processes = run.traces.iter().flat_map(|trace| &trace.notes).filter(|note| said.insert(*note));
+    let mut notes: Vec<String> = of_processes.cloned().collect();
     notes.extend(ends::beside(&run.traces, verdict == RehearsalVerdict::ScriptFailed, one_failed.as_ref()));
     if run.timed_out && enough {
         notes.push("it had not ended by itself when the time of --timeout was over; its steps had been seen".to_string());
@@ -370,12 +367,10 @@ fn time(run: &Capture, steps: u32) -> Result<Prediction, String> {
         time.loading = loading;
         Ok(time)
     };
-    let mut tried: Vec<Result<Prediction, String>> = run.traces.iter().map(predicted).collect();
-    tried.sort_by(|a, b| {
-        let length = |one: &Result<Prediction, String>| one.as_ref().map_or(0.0, |time| time.step_seconds);
-        length(b).total_cmp(&length(a))
-    });
-    tried.into_iter().next().unwrap_or_else(|| Err("nothing ran on the GPU".to_string()))
+    let length = |one: &Result<Prediction, String>| one.as_ref().map_or(0.0, |time| time.step_seconds);
+    // Of several that are as long the first.
+    let longest = run.traces.iter().rev().map(predicted).max_by(|a, b| length(a).total_cmp(&length(b)));
+    longest.unwrap_or_else(|| Err("nothing ran on the GPU".to_string()))
 }
 
 /// Why nothing was seen.

@@ -23,12 +23,10 @@ impl HostFigures {
     }
 }
 
-/// What this machine has, or its container may take; 0 where nobody says.
-pub fn memory_of_this_machine() -> u64 {
+/// Bytes of memory by a line of this machine's, `MemTotal:` or `MemAvailable:`, or what its container may take; none where nobody says.
+pub fn memory_of_this_machine(name: &str) -> Option<u64> {
     let of_file = |path| fs::read_to_string(path).unwrap_or_default();
-    let total = of_file("/proc/meminfo")
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    let limit = of_file("/sys/fs/cgroup/memory.max").trim().parse::<u64>().ok();
-    (total.map(|kib| kib << 10)).into_iter().chain(limit).min().unwrap_or(0)
+    let kib = |line: &str| line.strip_prefix(name)?.trim().strip_suffix(" kB")?.parse::<u64>().ok();
+    let memory = of_file("/proc/meminfo").lines().find_map(kib).map(|kib| kib << 10);
+    memory.into_iter().chain(of_file("/sys/fs/cgroup/memory.max").trim().parse::<u64>()).min()
 }

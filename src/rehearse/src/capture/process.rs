@@ -8,38 +8,15 @@
 //! What the allocator did, in the form of [`sim::trace`]. It is there once CUDA came up.
 //!
 //! # `names`
-//! JSON, an object to a line, whose `kind` is the first name that stands in the table's line. Numbers begin at 1; 0 is none. A name stands before the first event that has its number. A frame's line is -1
-//! where Python knows none. A line that is not understood is left out, and said.
+//! JSON, an object to a line, whose `kind` and other names are those of [`TraceLine`]. Numbers begin at 1; 0 is none. A name stands before the
+//! first event that has its number. A frame's line is -1 where Python knows none. A line that is not understood is left out, and said.
 //!
-//! | line | |
-//! |---|---|
-//! | `{"process":PID,"parent":PID,"arguments":[..],"executable":..,"python":..,"torch":..,"cuda":..,"rank":N or null,"version":N,"alloc_conf":..,"began":NS,"libraries":[..]}` | the first; of another version of this form nothing is read |
-//! | `{"device":NAME,"devices":N,"cards":[N,..]}` | CUDA came up; the numbers in the machine of the cards that it sees |
-//! | `{"communicator":RANKS,"group":NAME}` | a group of so many ranks moved something on the GPU for the first time |
-//! | `{"frame":N,"file":..,"line":N,"function":..}` | |
-//! | `{"generated":FILE,"lines":[[LINE,FILE,LINE,FUNCTION,MODULE],..]}` | of a file that torch.compile wrote, what the lines from each on come from; the module as seen from the compiled function's |
-//! | `{"stack":N,"frames":[N,..]}` | innermost first |
-//! | `{"module":N,"name":"GPT.transformer.h.0","type":"Block"}` | class of the outermost module, then the path from there |
-//! | `{"tensor":N,"name":"GPT.transformer.h.0.ln_1.weight"}` | |
-//! | `{"variable":N,"name":"logits","file":..,"function":..}` | of the script, which held a block |
-//! | `{"operator":N,"name":"aten::mm"}` | |
-//! | `{"note":TEXT}` | what the report is to say: what was turned off, what was left out |
-//! | `{"left_out":WHAT,"times":N,"why":..}` | a function of ours failed in the script's call, and what it is for is missing; so often, or more |
-//! | `{"exception":TYPE,"message":..,"out_of_memory":BOOL,"frames":[[FILE,LINE,FUNCTION],..],"at":NS,"of_thread":BOOL,"of_others":BOOL}` | uncaught; outermost frame first |
-//! | `{"refused_operator":NAME,"stack":N}` | the simulated GPU cannot run it, which the script was told by an exception |
-//! | `{"refused":TEXT}` | why there is nothing to rehearse |
-//! | `{"rank":N}` | of a process that became one after it had begun |
-//! | `{"stopped":STEPS,"at":NS}` | as many steps as were wanted |
-//! | `{"ended":true}` | Python came to its end by itself |
-//! | `{"technique":NAME,"applied":BOOL,"change":..,"snippet":..,"reason":..}` | what became of a technique of [`what_if`](crate::explore::what_if); the last word counts |
-//! | `{"keeps":NAME,"what":..,"file":..,"function":..}` | a variable of the script that holds tensors of several steps |
-//! | `{"unreached":"evaluation","what":..,"file":..,"line":N}` | what the script has and did not come to before it was stopped; the place, where there is one |
-//! | `{"varied":NAME,"module":CLASS,"least":[..],"most":[..],"step":N}` | sizes of an input of the outermost module, where they differ, and when the most came |
-//! | `{"batches":[[SAMPLES,TOKENS],..]}` | of the first steps: what went through the model; 0 tokens where its input is no text |
-//! | `{"pass_batches":[[SAMPLES,TOKENS],..]}` | the same of each forward pass, where there are not too many |
-//! | `{"loader":NAME,"workers":N,"batches":N,"prefetched":N}` | a DataLoader, batches that were taken from it to train, and how many each worker has ready |
-//! | `{"host":{"resident":N,"file":N,"untouched":N,"pinned":N}}` | bytes of the host's memory |
-//! | `{"flops":N}` | floating-point operations of the step after the last that is recorded |
+//! The process's own line is the first. A `module` is the class of the outermost one and the path from there (`GPT.transformer.h.0`). Other
+//! lines say that a group of so many ranks moved something on the GPU for the first time (`communicator`), what the lines of a file come from
+//! that torch.compile wrote (`generated`), that a function of ours failed in the script's call, so often or more, and what is missing for it
+//! (`left_out`), why there is nothing to rehearse (`refused`), that a process became a `rank` after it had begun, that Python came to its end
+//! by itself (`ended`), samples and tokens of steps and of forward passes (`batches`, `pass_batches`; 0 tokens where the input is no text), and
+//! the operations of the step after the last that is recorded (`flops`). The rest is with the types.
 
 use super::host::HostFigures;
 use super::loading::{Fetch, ScriptLoader};
@@ -336,9 +313,8 @@ impl Trace {
             folder.display()
         );
         if odd > 0 {
-            trace
-                .notes
-                .push(format!("{odd} of the process's own remarks could not be read: names of lines or modules may be missing"));
+            let missing = "names of lines or modules may be missing";
+            trace.notes.push(format!("{odd} of the process's own remarks could not be read: {missing}"));
         }
         for (what, times, why) in &trace.left_out {
             let times = if *times > 1 { format!("{times} times or more") } else { "once".to_string() };
@@ -349,8 +325,7 @@ impl Trace {
         trace.lost = error.map(std::io::Error::from_raw_os_error);
         let events = folder.join("events");
         if trace.lost.is_none() && events.exists() {
-            let read = trace::read(&events, &mut trace.streams).with_context(|| format!("reading {}", events.display()))?;
-            trace.events = read;
+            trace.events = trace::read(&events, &mut trace.streams).with_context(|| format!("reading {}", events.display()))?;
         }
         trace.work = Work::of_folder(folder)?;
         trace.find_compiled();
@@ -375,18 +350,10 @@ impl Trace {
                 };
                 self.frames.insert(frame, known);
             }
-            TraceLine::Generated { generated, lines } => {
-                self.generated.insert(generated, lines);
-            }
-            TraceLine::Stack { stack, frames } => {
-                self.stacks.insert(stack, frames);
-            }
-            TraceLine::Module { module, name } => {
-                self.modules.insert(module, on_one_line(&name));
-            }
-            TraceLine::Tensor { tensor, name } => {
-                self.tensors.insert(tensor, on_one_line(&name));
-            }
+            TraceLine::Generated { generated, lines } => drop(self.generated.insert(generated, lines)),
+            TraceLine::Stack { stack, frames } => drop(self.stacks.insert(stack, frames)),
+            TraceLine::Module { module, name } => drop(self.modules.insert(module, on_one_line(&name))),
+            TraceLine::Tensor { tensor, name } => drop(self.tensors.insert(tensor, on_one_line(&name))),
             TraceLine::Variable { variable, name, file, function } => {
                 let known = Variable { name: on_one_line(&name), file, function: on_one_line(&function) };
                 self.variables.insert(variable, known);
@@ -502,8 +469,7 @@ const INSTALLED: [&str; 2] = ["/site-packages/", "/dist-packages/"];
 
 /// Whether a file is PyTorch's, Python's or ours, which everybody's lines go through.
 pub fn is_torch_or_stdlib(file: &str) -> bool {
-    let installed = INSTALLED.iter().find_map(|folder| file.split_once(*folder));
-    match installed {
+    match INSTALLED.iter().find_map(|folder| file.split_once(*folder)) {
         Some((_, package)) => package.starts_with("torch/"),
         None => is_library(file),
     }

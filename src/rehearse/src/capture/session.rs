@@ -9,6 +9,7 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 use sim::cards::Card;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -216,13 +217,9 @@ impl Capture {
         let about = about.with_context(|| {
             format!("{} is no rehearsal that was kept; make one by vramlab rehearse --keep FILE -- COMMAND", path.display())
         })?;
-        #[derive(Deserialize)]
-        struct Versioned {
-            version: u32,
-        }
-        let version = serde_json::from_slice::<Versioned>(&about).map_or(0, |about| about.version);
+        let version = serde_json::from_slice::<Value>(&about).ok().and_then(|about| about["version"].as_u64()).unwrap_or(0);
         ensure!(
-            version == VERSION,
+            version == u64::from(VERSION),
             "{} was kept by another version of vramlab (form {version}; this one reads {VERSION}): show it with that version, or rehearse \
              the script again",
             path.display()

@@ -4,7 +4,7 @@
 //! fields are those of [`Work`], in this order. A step is there when it has ended.
 
 use anyhow::{Context, Result, ensure};
-use sim::trace::Phase;
+use sim::trace::{Phase, field};
 use std::fs;
 use std::path::Path;
 
@@ -37,20 +37,6 @@ sim::listed! {
         Single = 1 as "single",
         Tf32 = 2 as "tf32",
         Double = 3 as "double",
-    }
-}
-
-impl WorkKind {
-    /// As records of operators have it.
-    pub fn named(name: &str) -> Option<WorkKind> {
-        WorkKind::ALL.iter().copied().find(|kind| kind.name() == name)
-    }
-}
-
-impl Precision {
-    /// As records of operators have it.
-    pub fn named(name: &str) -> Option<Precision> {
-        Precision::ALL.iter().copied().find(|precision| precision.name() == name)
     }
 }
 
@@ -121,11 +107,6 @@ pub const RECORD: usize = 88;
 
 impl Work {
     fn read(record: &[u8; RECORD]) -> Option<Work> {
-        fn field<const N: usize>(record: &[u8; RECORD], at: usize) -> [u8; N] {
-            let mut bytes = [0; N];
-            bytes.copy_from_slice(&record[at..at + N]);
-            bytes
-        }
         let (u16_at, u32_at) = (|at| u16::from_le_bytes(field(record, at)), |at| u32::from_le_bytes(field(record, at)));
         let (u64_at, f64_at) = (|at| u64::from_le_bytes(field(record, at)), |at| f64::from_le_bytes(field(record, at)));
         Some(Work {

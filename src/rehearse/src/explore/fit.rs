@@ -1,5 +1,6 @@
 //! `vramlab fit`: the largest batch or context that fits a card, found by rehearsals: it fits, and the next one does not.
 
+use super::of_each;
 use super::replay::{self, AllocationTrace};
 use super::template::FlagTemplate;
 use crate::answer::time::Prediction;
@@ -55,9 +56,6 @@ pub struct Fit {
     /// Twice as much brings less than `GAIN` more throughput from here on; predicted, and between numbers that were tried interpolated. None
     /// where the throughput is not known, or still grows by more.
     pub enough: Option<u64>,
-    /// Largest that was allowed to be tried without finding an end.
-    #[serde(skip)]
-    without_end: bool,
 }
 
 /// One rehearsal of a number.
@@ -94,20 +92,9 @@ impl TriedTime {
 /// # Errors
 /// The script fails, as a [`ScriptFailed`]; there is nothing to rehearse.
 pub fn fit(rehearsals: &[Rehearsal], of: Dimension, template: &FlagTemplate) -> Result<Vec<Fit>> {
-    let mut fits = Vec::new();
     // A rehearsal keeps about one core at work.
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    for some in rehearsals.chunks(cores) {
-        let found: Vec<Result<Fit>> = thread::scope(|scope| {
-            let search = |rehearsal| scope.spawn(move || on_card(rehearsal, of, template));
-            let threads: Vec<_> = some.iter().map(search).collect();
-            threads.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(anyhow!("a search broke off")))).collect()
-        });
-        for fit in found {
-            fits.push(fit?);
-        }
-    }
-    Ok(fits)
+    let cores = thread::available_parallelism().map_or(1, usize::from).min(rehearsals.len());
+    of_each(rehearsals, cores, |_, rehearsal| on_card(rehearsal, of, template)).into_iter().collect()
 }
 
 /// The answers as a table.
@@ -119,10 +106,8 @@ pub fn table(fits: &[Fit]) -> String {
         "GPU", "recommended", "just fits", "peak reserved", "headroom", "rehearsals"
     );
     for fit in fits {
-        let largest = match fit.without_end {
-            true => format!("{} {} or more", fit.of, fit.largest),
-            false => format!("{} {}", fit.of, fit.largest),
-        };
+        let or_more = if fit.largest == MOST { " or more" } else { "" };
+        let largest = format!("{} {}{or_more}", fit.of, fit.largest);
         let (peak, headroom) = (bytes(fit.peak_reserved), bytes(fit.headroom));
         let recommended =
             fit.recommended.filter(|number| *number > 0).map_or("-".to_string(), |number| format!("{} {number}", fit.of));
@@ -315,7 +300,6 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
         peak_reserved: best.map(|(_, peak, _)| peak),
         headroom: best.map(|(.., headroom)| headroom),
         rehearsals,
-        without_end: largest == MOST,
     })
 }
 

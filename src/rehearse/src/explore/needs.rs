@@ -30,14 +30,6 @@ impl RehearsalResult {
         answer.add(&capture.found, &capture.card);
         Ok(RehearsalResult { answer, capture, _session: None })
     }
-
-    /// Packs what the rehearsal left into one file.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub fn keep(&self, path: &Path) -> Result<()> {
-        self.capture.keep(path)
-    }
 }
 
 impl Rehearsal {
@@ -47,10 +39,7 @@ impl Rehearsal {
     /// # Errors
     /// There is nothing to rehearse, or no whole answer; with the reason.
     pub fn rehearse(&self, with_needs: bool) -> Result<RehearsalResult> {
-        let (mut capture, session) = self.run(if self.is_silent { Output::Silent } else { Output::Shown })?;
-        self.keep_held(&mut capture)?;
-        let mut answer = answer(&capture)?;
-        capture.found.lines = answer.lines();
+        let (mut capture, session, mut answer) = self.answered()?;
         if with_needs && (answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit) {
             match self.needs(&answer, &capture.traces) {
                 Ok(needs) => capture.found.needs = Some(needs),
@@ -71,10 +60,7 @@ impl Rehearsal {
     /// As of a rehearsal; or PyTorch's allocator could not be asked.
     pub fn on_cards(&self, cards: &[Card]) -> Result<Vec<Answer>> {
         let large = self.on_a_large_card();
-        let (mut capture, _session) = large.run(if self.is_silent { Output::Silent } else { Output::Shown })?;
-        self.keep_held(&mut capture)?;
-        let mut found = answer(&capture)?;
-        capture.found.lines = found.lines();
+        let (mut capture, _session, mut found) = large.answered()?;
         let needs = match found.verdict.fits() {
             true => Some(replay::needed(&large, &found.processes, &capture.traces, &found.cards)?),
             false => None,
@@ -94,11 +80,15 @@ impl Rehearsal {
         Ok(cards.iter().map(on_card).collect())
     }
 
-    fn keep_held(&self, capture: &mut Capture) -> Result<()> {
-        match (&mut capture.held, &self.keep_writes) {
-            (Some(held), Some(folder)) => held.keep(&capture.folder, folder),
-            _ => Ok(()),
+    /// A run, with the lines and the files of the script that the user wants kept.
+    fn answered(&self) -> Result<(Capture, Option<Session>, Answer)> {
+        let (mut capture, session) = self.run(if self.is_silent { Output::Silent } else { Output::Shown })?;
+        if let (Some(held), Some(folder)) = (&mut capture.held, &self.keep_writes) {
+            held.keep(&capture.folder, folder)?;
         }
+        let answer = answer(&capture)?;
+        capture.found.lines = answer.lines();
+        Ok((capture, session, answer))
     }
 
     /// The least memory of a run that ended well; none where it did not, or PyTorch's allocator could not be asked.

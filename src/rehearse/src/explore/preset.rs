@@ -1,9 +1,9 @@
 //! `--model NAME`: a published model that comes with this program, trained in plain PyTorch, in place of a script of the user's.
 
 use super::template::FlagTemplate;
+use super::versions::in_path;
 use crate::run::libraries::libraries;
 use anyhow::Result;
-use std::env;
 use std::ffi::OsString;
 
 /// Names of the models in `python/presets/train.py`.
@@ -25,8 +25,7 @@ pub fn accumulation() -> FlagTemplate {
 /// # Errors
 /// There is no folder in which its script can be kept.
 pub fn command(model: &str, samples: u64, flags: &[OsString]) -> Result<Vec<OsString>> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let python = ["python", "python3"].into_iter().find(|name| env::split_paths(&path).any(|folder| folder.join(name).is_file()));
+    let python = ["python", "python3"].into_iter().find(|name| in_path(name.as_ref()).is_some());
     let script = libraries()?.folder.join("python/presets/train.py");
     let words = [python.unwrap_or("python3").into(), script.into_os_string(), "--model".into(), model.into()];
     Ok(batch().with(&[&words, flags].concat(), samples))

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 use sim::trace::Kind;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -39,50 +39,44 @@ impl AllocationTrace {
     /// Without what a try of too much made, whose end was caught, and gave back.
     pub fn of(trace: &Trace, process: &ProcessAnswer) -> AllocationTrace {
         let is_told = |kind| !matches!(kind, Kind::Mark | Kind::Label | Kind::Placeholder | Kind::Outside | Kind::FreeRequested);
-        let mut events =
-            trace.events.iter().enumerate().filter(|(_, event)| event.device == process.device && is_told(event.kind)).peekable();
+        let events = trace.events.iter().enumerate();
+        let events: Vec<_> = events.filter(|(_, event)| event.device == process.device && is_told(event.kind)).collect();
+        let (mut made, mut made_in_vain) = (HashMap::new(), HashSet::new());
+        for (moment, event) in &events {
+            match event.kind {
+                _ if !process.is_left_out(*moment) => made.clear(),
+                Kind::Alloc => {
+                    made.insert(event.address, *moment);
+                }
+                Kind::FreeCompleted => made_in_vain.extend(made.remove(&event.address)),
+                _ => {}
+            }
+        }
         let mut streams: Vec<Option<u16>> = vec![(0..).zip(&trace.streams).find(|(_, stream)| **stream == 0).map(|(at, _)| at)];
         let mut live = HashMap::new();
         let (mut requests, mut sizes) = (Vec::new(), Vec::new());
-        // Of each block of a failed try the request that made it, and its number.
-        let mut failed: HashMap<u64, usize> = HashMap::new();
-        let mut dropped: Vec<usize> = Vec::new();
-        while let Some((moment, event)) = events.next() {
-            let next = events.peek().map(|(_, event)| event.kind);
-            let is_failed = process.is_left_out(moment);
-            if !is_failed {
-                failed.clear();
-            }
+        for (at, (moment, event)) in events.iter().enumerate() {
             match event.kind {
+                Kind::Alloc if made_in_vain.contains(moment) => {
+                    live.remove(&event.address);
+                }
                 Kind::Alloc => {
                     let stream = streams.iter().position(|stream| *stream == Some(event.stream)).unwrap_or_else(|| {
                         streams.push(Some(event.stream));
                         streams.len() - 1
                     });
                     live.insert(event.address, sizes.len() as u32);
-                    if is_failed {
-                        failed.insert(event.address, requests.len());
-                    }
                     sizes.push(event.bytes);
                     requests.push((ALLOCATE, stream as u32));
                 }
-                Kind::FreeCompleted => {
-                    let block = live.remove(&event.address);
-                    match failed.remove(&event.address) {
-                        Some(made) if is_failed => dropped.push(made),
-                        _ => requests.extend(block.map(|block| (FREE, block))),
-                    }
-                }
+                Kind::FreeCompleted => requests.extend(live.remove(&event.address).map(|block| (FREE, block))),
                 // The cache goes piece by piece. Where new memory follows, the allocator made room for it by itself, and will again.
-                Kind::SegmentFree | Kind::SegmentUnmap => match next {
+                Kind::SegmentFree | Kind::SegmentUnmap => match events.get(at + 1).map(|(_, next)| next.kind) {
                     Some(Kind::SegmentFree | Kind::SegmentUnmap | Kind::SegmentAlloc | Kind::SegmentMap | Kind::OutOfMemory) => {}
                     _ => requests.push((EMPTY_CACHE, 0)),
                 },
                 _ => {}
             }
-        }
-        if !dropped.is_empty() {
-            (requests, sizes) = without(&requests, &sizes, &dropped);
         }
         // A graph is taken down in the order of addresses, which are others each time.
         for freed in requests.chunk_by_mut(|(one, _), (other, _)| (*one, *other) == (FREE, FREE)) {
@@ -131,29 +125,6 @@ impl AllocationTrace {
         let answer = fs::read(folder.path().join("courses.answer")).with_context(|| run.end())?;
         serde_json::from_slice(&answer).context("reading the answer of PyTorch's allocator")
     }
-}
-
-/// Requests and sizes without the blocks that some requests make.
-fn without(requests: &[Request], sizes: &[i64], dropped: &[usize]) -> (Vec<Request>, Vec<i64>) {
-    let mut is_dropped = vec![false; requests.len()];
-    for made in dropped {
-        is_dropped[*made] = true;
-    }
-    let (mut kept, mut kept_sizes, mut numbers) = (Vec::new(), Vec::new(), Vec::with_capacity(sizes.len()));
-    for (at, (kind, which)) in requests.iter().enumerate() {
-        match *kind {
-            ALLOCATE => {
-                numbers.push(kept_sizes.len() as u32);
-                if !is_dropped[at] {
-                    kept_sizes.push(sizes[numbers.len() - 1]);
-                    kept.push((ALLOCATE, *which));
-                }
-            }
-            FREE => kept.push((FREE, numbers[*which as usize])),
-            _ => kept.push((*kind, *which)),
-        }
-    }
-    (kept, kept_sizes)
 }
 
 /// The least that would do for the fullest of the cards. The processes are in order of what they reserved; none of them may have run out of memory.

@@ -3,7 +3,7 @@
 use super::clock::{ClockServer, Clocks};
 use super::held;
 use super::libraries::{Libraries, libraries};
-use super::session::{self, LeftProcesses, Session};
+use super::session::{self, Session};
 use crate::capture::held::HeldBack;
 use crate::capture::host::memory_of_this_machine;
 use crate::capture::plain::on_one_line;
@@ -260,7 +260,7 @@ impl Executor for Processes {
             lag: rehearsal.lag,
             host_factor: rehearsal.host_factor,
             timeout: rehearsal.timeout,
-            host_memory: rehearsal.host_memory.unwrap_or_else(memory_of_this_machine),
+            host_memory: rehearsal.host_memory.or_else(|| memory_of_this_machine("MemTotal:")).unwrap_or(0),
             seconds: began.elapsed().as_secs_f64(),
             cores: thread::available_parallelism().map_or(1, usize::from),
             status: status.into_raw(),
@@ -277,7 +277,7 @@ impl Executor for Processes {
 fn wait(rehearsal: &Rehearsal, child: &mut Child, session: &Path) -> Result<(ExitStatus, bool)> {
     let began = Instant::now();
     let mut interrupted: Option<Instant> = None;
-    let (mut compiles, mut left) = (false, LeftProcesses::none());
+    let (mut compiles, mut left_since) = (false, None);
     let mut silence = QUIET;
     loop {
         if let Some(status) = child.try_wait().context("waiting for the command")? {
@@ -289,7 +289,7 @@ fn wait(rehearsal: &Rehearsal, child: &mut Child, session: &Path) -> Result<(Exi
         let late = rehearsal.timeout.is_some_and(|limit| began.elapsed().as_secs_f64() > limit);
         if late
             || interrupted.is_some_and(|since| since.elapsed() > GRACE)
-            || left.is_enough(session)
+            || session::has_left_nothing(session, &mut left_since)
             || session.join(FAILED).exists()
         {
             return Ok((session::end(child)?, late));

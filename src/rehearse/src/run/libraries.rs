@@ -127,13 +127,10 @@ pub fn libraries() -> Result<Libraries> {
             put(&folder.join(name), library)?;
         }
     }
-    for (name, target) in [
-        ("libcuda.so.1", "libcuda.so.1"),
-        ("libcuda.so", "libcuda.so.1"),
-        ("libnvidia-ml.so.1", "libnvidia-ml.so.1"),
-        ("libnvidia-ml.so", "libnvidia-ml.so.1"),
-    ] {
-        put_link(&folder.join("drivers").join(name), &Path::new("..").join(target))?;
+    for driver in ["libcuda.so", "libnvidia-ml.so"] {
+        for name in [driver, &format!("{driver}.1")] {
+            put_link(&folder.join("drivers").join(name), &Path::new("..").join(format!("{driver}.1")))?;
+        }
     }
     let (graphs, hub) = (cache.join("graphs"), cache.join("hub"));
     for made in [&compiled, &graphs, &hub] {
@@ -155,16 +152,19 @@ fn put(path: &Path, contents: &[u8]) -> Result<()> {
     if fs::read(path).is_ok_and(|found| found == contents) {
         return Ok(());
     }
-    let folder = path.parent().unwrap_or(path);
-    let write = || -> std::io::Result<()> {
-        make_folder(folder)?;
+    made_aside(path, |folder| {
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
         file.write_all(contents)?;
         file.as_file().set_permissions(fs::Permissions::from_mode(0o644))?;
         file.persist(path)?;
         Ok(())
-    };
-    write().map_err(|error| not_written(error, path))
+    })
+}
+
+/// In the path's folder, which is made where it is missing.
+fn made_aside(path: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<()> {
+    let folder = path.parent().unwrap_or(path);
+    make_folder(folder).and_then(|()| make(folder)).map_err(|error| not_written(error, path))
 }
 
 /// Says what helps where the cache cannot be written.
@@ -177,15 +177,11 @@ fn put_link(path: &Path, target: &Path) -> Result<()> {
     if fs::read_link(path).is_ok_and(|found| found == target) {
         return Ok(());
     }
-    let folder = path.parent().unwrap_or(path);
-    let write = || -> std::io::Result<()> {
-        make_folder(folder)?;
-        let aside = tempfile::tempdir_in(folder)?;
-        let made = aside.path().join("link");
-        symlink(target, &made)?;
-        fs::rename(&made, path)
-    };
-    write().map_err(|error| not_written(error, path))
+    made_aside(path, |folder| {
+        let made = tempfile::tempdir_in(folder)?;
+        symlink(target, made.path().join("link"))?;
+        fs::rename(made.path().join("link"), path)
+    })
 }
 
 /// Compiles a library that needs nothing of PyTorch, unless it is there as it was compiled.

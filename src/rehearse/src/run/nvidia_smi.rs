@@ -130,36 +130,39 @@ impl Asked {
         match &self.what {
             What::Table => table(cards, &wanted),
             What::List => wanted.iter().map(|card| format!("GPU {card}: {} (UUID: {})\n", cards.title, uuid(*card))).collect(),
-            What::Gpus(fields) => self.csv(fields, wanted.iter().map(|&card| move |field: &str| of_card(cards, card, field))),
+            What::Gpus(fields) => self.csv(cards, fields, wanted.iter().map(|card| (*card, None))),
             What::Processes(fields) => {
                 let processes = cards.processes.iter().filter(|(_, card, _)| wanted.contains(card));
-                self.csv(fields, processes.map(|process| move |field: &str| of_process(cards, *process, field)))
+                self.csv(cards, fields, processes.map(|(process, card, bytes)| (*card, Some((*process, *bytes)))))
             }
         }
     }
 
-    fn csv<Of: Fn(&str) -> (String, &'static str)>(&self, fields: &[String], rows: impl Iterator<Item = Of>) -> String {
-        let mut text = String::new();
-        if self.header {
-            let title = |field: &String| {
-                let unit = unit(field);
-                if unit.is_empty() { field.clone() } else { format!("{field} [{unit}]") }
-            };
-            text += &(fields.iter().map(title).collect::<Vec<_>>().join(", ") + "\n");
-        }
-        for row in rows {
-            let value = |field: &String| {
-                let (value, unit) = row(field);
-                if unit.is_empty() || !self.units { value } else { format!("{value} {unit}") }
-            };
-            text += &(fields.iter().map(value).collect::<Vec<_>>().join(", ") + "\n");
-        }
-        text
+    fn csv(&self, cards: &Cards, fields: &[String], rows: impl Iterator<Item = Row>) -> String {
+        let title = |field: &str| match unit(field) {
+            "" => field.to_string(),
+            unit => format!("{field} [{unit}]"),
+        };
+        let cell = |row: Row, field: &str| match (value(cards, row, field), unit(field)) {
+            (None, _) => "[N/A]".to_string(),
+            (Some(value), unit) if unit.is_empty() || !self.units => value,
+            (Some(value), unit) => format!("{value} {unit}"),
+        };
+        let line = |of: &dyn Fn(&str) -> String| fields.iter().map(|field| of(field)).collect::<Vec<_>>().join(", ") + "\n";
+        let header = self.header.then(|| line(&title));
+        header.into_iter().chain(rows.map(|row| line(&|field| cell(row, field)))).collect()
     }
 }
 
+/// A card, and a process on it with its bytes.
+type Row = (usize, Option<(i32, u64)>);
+
 fn uuid(card: usize) -> String {
     format!("GPU-00000000-0000-0000-0000-{card:012x}")
+}
+
+fn bus(card: usize) -> String {
+    format!("00000000:{:02X}:00.0", card + 1)
 }
 
 fn mib(bytes: u64) -> u64 {
@@ -176,36 +179,28 @@ fn unit(field: &str) -> &'static str {
     }
 }
 
-/// A field's value and unit. Nothing runs, so what is busy, warm or drawing power is 0.
-fn of_card(cards: &Cards, card: usize, field: &str) -> (String, &'static str) {
-    let value = match field {
-        "index" | "gpu_index" => card.to_string(),
-        "name" | "gpu_name" => cards.title.clone(),
-        "uuid" | "gpu_uuid" => uuid(card),
-        "count" => cards.count.to_string(),
-        "driver_version" => DRIVER.to_string(),
-        "compute_cap" => cards.capability.clone(),
-        "pci.bus_id" | "gpu_bus_id" => format!("00000000:{:02X}:00.0", card + 1),
-        "memory.total" => mib(cards.memory).to_string(),
-        "memory.used" => mib(cards.used(card)).to_string(),
-        "memory.free" => mib(cards.memory - cards.used(card)).to_string(),
-        "memory.reserved" | "utilization.gpu" | "utilization.memory" | "temperature.gpu" => "0".to_string(),
-        "power.draw" => "0.00".to_string(),
-        "pstate" => "P0".to_string(),
-        "mig.mode.current" | "persistence_mode" | "display_active" => "Disabled".to_string(),
-        _ => return ("[N/A]".to_string(), ""),
-    };
-    (value, unit(field))
-}
-
-fn of_process(cards: &Cards, (process, card, bytes): (i32, usize, u64), field: &str) -> (String, &'static str) {
-    let value = match field {
-        "pid" => process.to_string(),
-        "process_name" | "name" => name_of(process),
-        "used_memory" | "used_gpu_memory" => mib(bytes).to_string(),
-        _ => return of_card(cards, card, field),
-    };
-    (value, unit(field))
+/// A field's value. Nothing runs, so what is busy, warm or drawing power is 0.
+fn value(cards: &Cards, (card, process): Row, field: &str) -> Option<String> {
+    Some(match (field, process) {
+        ("pid", Some((process, _))) => process.to_string(),
+        ("process_name" | "name", Some((process, _))) => name_of(process),
+        ("used_memory" | "used_gpu_memory", Some((_, bytes))) => mib(bytes).to_string(),
+        ("index" | "gpu_index", _) => card.to_string(),
+        ("name" | "gpu_name", _) => cards.title.clone(),
+        ("uuid" | "gpu_uuid", _) => uuid(card),
+        ("count", _) => cards.count.to_string(),
+        ("driver_version", _) => DRIVER.to_string(),
+        ("compute_cap", _) => cards.capability.clone(),
+        ("pci.bus_id" | "gpu_bus_id", _) => bus(card),
+        ("memory.total", _) => mib(cards.memory).to_string(),
+        ("memory.used", _) => mib(cards.used(card)).to_string(),
+        ("memory.free", _) => mib(cards.memory - cards.used(card)).to_string(),
+        ("memory.reserved" | "utilization.gpu" | "utilization.memory" | "temperature.gpu", _) => "0".to_string(),
+        ("power.draw", _) => "0.00".to_string(),
+        ("pstate", _) => "P0".to_string(),
+        ("mig.mode.current" | "persistence_mode" | "display_active", _) => "Disabled".to_string(),
+        _ => return None,
+    })
 }
 
 fn name_of(process: i32) -> String {
@@ -221,8 +216,7 @@ fn table(cards: &Cards, wanted: &[usize]) -> String {
     out += &row(format!("NVIDIA-SMI {DRIVER}    Driver Version: {DRIVER}    CUDA Version: {CUDA}    (simulated)"));
     out += &line;
     for &card in wanted {
-        let bus = format!("00000000:{:02X}:00.0", card + 1);
-        out += &row(format!("{card:>3}  {:<36} {bus:>18}", cards.title));
+        out += &row(format!("{card:>3}  {:<36} {:>18}", cards.title, bus(card)));
         out += &row(format!(
             "     P0     0W /  N/A   {:>9}MiB / {:>9}MiB      0%   Default",
             mib(cards.used(card)),

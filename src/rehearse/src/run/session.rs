@@ -113,41 +113,30 @@ const STARTING: Duration = Duration::from_secs(2);
 /// How long a Python that it leaves may take to import PyTorch.
 const IMPORTING: Duration = Duration::from_secs(60);
 
-/// Whether those that a command has left behind are waited for: those that train are, helpers are not.
-pub struct LeftProcesses {
-    since: Option<Instant>,
-}
-
-impl LeftProcesses {
-    pub fn none() -> LeftProcesses {
-        LeftProcesses { since: None }
+/// Whether the command has ended, as it has `since`, and nothing of what it left is waited for: those that train are, helpers are not.
+pub fn has_left_nothing(session: &Path, since: &mut Option<Instant>) -> bool {
+    if !session.join("command-ended").exists() {
+        return false;
     }
-
-    /// Whether the command has ended, and nothing of what it left is waited for.
-    pub fn is_enough(&mut self, session: &Path) -> bool {
-        if !session.join("command-ended").exists() {
-            return false;
+    let since = *since.get_or_insert_with(Instant::now);
+    let (mut alive, mut ended, mut pythons) = (false, false, false);
+    for entry in fs::read_dir(session).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let Some(id) = name.split(['-', '.']).next().and_then(|id| id.parse().ok()) else { continue };
+        match (is_folder, is_alive(id)) {
+            (true, true) => alive = true,
+            (true, false) => ended = true,
+            (false, true) => pythons = true,
+            (false, false) => {}
         }
-        let since = *self.since.get_or_insert_with(Instant::now);
-        let (mut alive, mut ended, mut pythons) = (false, false, false);
-        for entry in fs::read_dir(session).into_iter().flatten().flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let Some(id) = name.split(['-', '.']).next().and_then(|id| id.parse().ok()) else { continue };
-            match (is_folder, is_alive(id)) {
-                (true, true) => alive = true,
-                (true, false) => ended = true,
-                (false, true) => pythons = true,
-                (false, false) => {}
-            }
-        }
-        match (alive, ended) {
-            (true, false) => false,
-            (true, true) => since.elapsed() > LEFT,
-            (false, true) => true,
-            // Without PyTorch so far: it may be about to be imported, or never.
-            (false, false) => since.elapsed() > if pythons { IMPORTING } else { STARTING },
-        }
+    }
+    match (alive, ended) {
+        (true, false) => false,
+        (true, true) => since.elapsed() > LEFT,
+        (false, true) => true,
+        // Without PyTorch so far: it may be about to be imported, or never.
+        (false, false) => since.elapsed() > if pythons { IMPORTING } else { STARTING },
     }
 }
 

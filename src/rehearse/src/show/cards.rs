@@ -3,6 +3,7 @@
 use super::words::{bytes, place_of, row};
 use crate::answer::{Answer, Outside};
 use crate::capture::plain::on_one_line;
+use base::units::counted;
 use std::fmt::Write;
 
 /// Rows of the first table.
@@ -20,21 +21,14 @@ pub(super) fn rows(text: &mut String, answer: &Answer) -> std::fmt::Result {
         n => format!("of {n} processes at the same time, with {} of contexts (assumed)", bytes(contexts)),
     };
     row(text, "on the GPU", answer.peak_on_device, &what)?;
-    match answer.if_peaks_coincide() {
-        most if most > answer.peak_on_device => row(text, "at most", most, "if the peaks of all processes coincide"),
-        _ => Ok(()),
-    }?;
-    match &answer.nccl {
-        Some(nccl) => writeln!(
-            text,
-            "  NCCL           {} to {} more for {} communicator{} on a GPU, in no figure here (by its sources; NCCL_NVLS_ENABLE=0 and NCCL_BUFFSIZE lower it)",
-            bytes(nccl.least),
-            bytes(nccl.most),
-            nccl.communicators,
-            if nccl.communicators == 1 { "" } else { "s" }
-        ),
-        None => Ok(()),
+    let most = answer.if_peaks_coincide();
+    if most > answer.peak_on_device {
+        row(text, "at most", most, "if the peaks of all processes coincide")?;
     }
+    let Some(nccl) = &answer.nccl else { return Ok(()) };
+    let more = format!("{} to {} more for {}", bytes(nccl.least), bytes(nccl.most), counted(nccl.communicators, "communicator"));
+    let lower = "by its sources; NCCL_NVLS_ENABLE=0 and NCCL_BUFFSIZE lower it";
+    writeln!(text, "  NCCL           {more} on a GPU, in no figure here ({lower})")
 }
 
 /// `taken outside of PyTorch by raw.so at train.py:12 (main)`
@@ -61,26 +55,19 @@ pub(super) fn doubt(answer: &Answer) -> String {
 /// Each card that several processes had memory of.
 pub(super) fn shared(text: &mut String, answer: &Answer) -> std::fmt::Result {
     for card in answer.cards.iter().filter(|card| card.processes.len() > 1) {
+        let (number, peak) = (card.card, bytes(card.peak));
         writeln!(
             text,
-            "\n  GPU {} is shared: {} at the same time at most. Each process at its most, and when the GPU was fullest:",
-            card.card,
-            bytes(card.peak)
+            "\n  GPU {number} is shared: {peak} at the same time at most. Each process at its most, and when the GPU was fullest:"
         )?;
-        writeln!(
-            text,
-            "    {:<10} {:<6} {:>14} {:>14} {:>14} {:>14} {:>14}",
-            "process", "rank", "reserved", "context", "outside", "at most", "then"
-        )?;
-        for process in &card.processes {
-            let rank = process.rank.map_or("-".to_string(), |rank| rank.to_string());
-            let [reserved, context, outside, most, then] =
-                [process.reserved, process.context, process.outside, process.most, process.at_the_peak].map(bytes);
-            writeln!(
-                text,
-                "    {:<10} {rank:<6} {reserved:>14} {context:>14} {outside:>14} {most:>14} {then:>14}",
-                process.process
-            )?;
+        let mut row = |process: &str, rank: &str, [reserved, context, outside, most, then]: [&str; 5]| {
+            writeln!(text, "    {process:<10} {rank:<6} {reserved:>14} {context:>14} {outside:>14} {most:>14} {then:>14}")
+        };
+        row("process", "rank", ["reserved", "context", "outside", "at most", "then"])?;
+        for of in &card.processes {
+            let rank = of.rank.map_or("-".to_string(), |rank| rank.to_string());
+            let figures = [of.reserved, of.context, of.outside, of.most, of.at_the_peak].map(bytes);
+            row(&of.process.to_string(), &rank, figures.each_ref().map(String::as_str))?;
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! `--check`: a rehearsal held against an earlier one, as a test of memory.
 
-use super::diff::{PeakDiff, diff};
+use super::diff::{PeakDiff, diff, signed};
 use crate::answer::{Answer, BlockGroup, answer, moment};
 use crate::capture::plain::on_one_line;
 use crate::capture::session::Capture;
@@ -88,6 +88,12 @@ struct EarlierPeak {
     contents: Vec<BlockGroup>,
 }
 
+impl EarlierPeak {
+    fn moment(&self) -> String {
+        moment(&self.phase, self.step, self.pass)
+    }
+}
+
 impl Earlier {
     /// Reads what `--json` or `--keep` wrote.
     ///
@@ -158,8 +164,7 @@ impl Earlier {
     pub fn heading(&self, later: &Earlier) -> String {
         let of = |answer: &Earlier| {
             let process = answer.processes.first();
-            let (torch, peak) = (process.map_or("", |process| process.torch.as_str()), process.map(|process| &process.peak));
-            let at = peak.map(|peak| moment(&peak.phase, peak.step, peak.pass)).unwrap_or_default();
+            let (torch, at) = process.map_or(("", String::new()), |process| (process.torch.as_str(), process.peak.moment()));
             format!("peak allocated {} B, {at}; PyTorch {torch}, {}", answer.peak_allocated, answer.gpu.name)
         };
         format!("  before: {}\n  after:  {}\n", of(self), of(later))
@@ -174,19 +179,12 @@ impl Earlier {
         {
             let more = after - before > tolerance.of(before);
             grew |= more;
-            let sign = if after < before { "-" } else { "+" };
-            let change = Bytes((after - before).unsigned_abs());
-            let _ = writeln!(
-                text,
-                "  peak {name:<10} {before:>15} B -> {after:>15} B  {sign}{change}{}",
-                if more { "  GREW" } else { "" }
-            );
+            let (change, grown) = (signed(after - before), if more { "  GREW" } else { "" });
+            let _ = writeln!(text, "  peak {name:<10} {before:>15} B -> {after:>15} B  {change}{grown}");
         }
         if let (Some(before), Some(after)) = (self.processes.first(), now.processes.first()) {
-            let moments = (before.peak.phase.as_str(), before.peak.step);
-            if moments != (after.peak.phase, after.peak.step) {
-                let (was, is) =
-                    (moment(moments.0, moments.1, before.peak.pass), moment(after.peak.phase, after.peak.step, after.peak.pass));
+            if (before.peak.phase.as_str(), before.peak.step) != (after.peak.phase, after.peak.step) {
+                let (was, is) = (before.peak.moment(), moment(after.peak.phase, after.peak.step, after.peak.pass));
                 let _ = writeln!(text, "  The peak was {was} and is {is}.");
             }
             if before.torch != after.torch {

@@ -178,11 +178,8 @@ fn row(was: &[&BlockGroup], now: &[&BlockGroup]) -> Option<DiffRow> {
         };
         groups.iter().max_by_key(|group| of(group)).map(|group| (*group).clone())
     };
-    let group = if after.1 > before.1 {
-        speaker(now, was).or_else(|| speaker(was, now))
-    } else {
-        speaker(was, now).or_else(|| speaker(now, was))
-    }?;
+    let (most, least) = if after.1 > before.1 { (now, was) } else { (was, now) };
+    let group = speaker(most, least).or_else(|| speaker(least, most))?;
     let (change, freed) = change(was, now, before, after);
     let place = now.first().or(was.first())?;
     Some(DiffRow {
@@ -217,14 +214,11 @@ fn change(was: &[&BlockGroup], now: &[&BlockGroup], before: (usize, i64), after:
         (0, _) if is_copy && made(was) == 0 => Change::CopyForView,
         (0, _) => Change::New,
         (_, 0) => Change::Gone,
-        (old, new) if old == new => {
-            let ratio = after.1.max(before.1) as f64 / after.1.min(before.1).max(1) as f64;
-            match () {
-                () if [2.0, 4.0, 8.0].contains(&ratio) => Change::OtherType,
-                () if after.1 > before.1 => Change::Larger,
-                () => Change::Smaller,
-            }
-        }
+        (old, new) if old == new => match after.1.max(before.1) as f64 / after.1.min(before.1).max(1) as f64 {
+            2.0 | 4.0 | 8.0 => Change::OtherType,
+            _ if after.1 > before.1 => Change::Larger,
+            _ => Change::Smaller,
+        },
         (old, new) if new > old => Change::MoreBlocks,
         _ if after.1 < before.1 => Change::FewerBlocks,
         _ => Change::Larger,
@@ -232,7 +226,7 @@ fn change(was: &[&BlockGroup], now: &[&BlockGroup], before: (usize, i64), after:
     (change, None)
 }
 
-fn signed(bytes: i64) -> String {
+pub fn signed(bytes: i64) -> String {
     format!("{}{}", if bytes < 0 { "-" } else { "+" }, Bytes(bytes.unsigned_abs()))
 }
 
@@ -269,15 +263,9 @@ impl PeakDiff {
         let (mut text, change) = (String::new(), self.after - self.before);
         let width = self.rows.iter().take(most).map(|row| without_folder(&row.line).len()).max().unwrap_or(0);
         for row in self.rows.iter().take(most) {
-            let source = row.source.as_deref().unwrap_or(&row.function);
-            let line = on_one_line(without_folder(&row.line));
-            let _ = writeln!(
-                text,
-                "    {:>11}  {:<13}  {line:<width$}  {:.72}",
-                signed(row.bytes),
-                row.change.words(),
-                on_one_line(source)
-            );
+            let source = on_one_line(row.source.as_deref().unwrap_or(&row.function));
+            let (bytes, change, line) = (signed(row.bytes), row.change.words(), on_one_line(without_folder(&row.line)));
+            let _ = writeln!(text, "    {bytes:>11}  {change:<13}  {line:<width$}  {source:.72}");
             let about = row.about();
             if !about.is_empty() {
                 let _ = writeln!(text, "    {:>11}  {:<13}  {}", "", "", on_one_line(&about));

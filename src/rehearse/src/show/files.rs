@@ -32,7 +32,7 @@ pub fn write(folder: &Path, answer: &Answer, traces: &[Trace]) -> Result<()> {
         let file = |stem: &str, extension: &str| folder.join(format!("{stem}{}.{extension}", names[n]));
         save(&file("memory", "svg"), |out| Ok(out.write_all(page::picture(answer, &view, chart::WIDE)?.0.as_bytes())?))?;
         save(&file("memory", "html"), |out| Ok(out.write_all(page::page(answer, &view, &names, n)?.as_bytes())?))?;
-        save(&file("snapshot", "pickle"), |out| Ok(snapshot::of(&view).write(out)?))?;
+        save(&file("snapshot", "pickle"), |out| Ok(snapshot::write(&view, out)?))?;
         save(&file("trace", "json"), |out| perfetto::write(&view, time(n), out))?;
     }
     Ok(())

@@ -1,9 +1,10 @@
 //! One page of a process on a card: the answer, its memory over time with the blocks in it, and what fills the peak.
 
 use super::course::{LAYERS, MOST_EVENTS, View, layer, who};
-use super::text::{LISTED, caught_at, growth_at, headline, keeper_of, size_of, smallest, unreached_at, varied_of};
-use super::words::{bytes, place_of, place_or_not, share_of, short};
-use crate::answer::time::{ModuleTime, Prediction};
+use super::text::{Finding, findings, headline, smallest, unknowns};
+use super::time::modules;
+use super::words::{bytes, place_of, share_of, short};
+use crate::answer::time::Prediction;
 use crate::answer::{Answer, LiveBytes, MOST_ROWS, PhaseRow, ProcessAnswer, module_of};
 use anyhow::{Context, Result};
 use base::inline::{STYLE, document, picture_address};
@@ -71,13 +72,8 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
     };
     let others: Vec<Value> = others.map(other).collect();
     let peak = &process.peak;
-    let shares = |held: &[LiveBytes]| -> Vec<Value> {
-        let share = |row: &LiveBytes| {
-            let (size, share) = (bytes(row.bytes), share_of(row.bytes, peak.bytes));
-            context! { name => short(&row.name), size, share, blocks => row.blocks }
-        };
-        held.iter().take(MOST_ROWS).map(share).collect()
-    };
+    let share = |row: &LiveBytes| [short(&row.name), bytes(row.bytes), share_of(row.bytes, peak.bytes), row.blocks.to_string()];
+    let shares = |held: &[LiveBytes]| held.iter().take(MOST_ROWS).map(share).collect::<Vec<[String; 4]>>();
     let at: Vec<String> = [("at", &peak.line), ("called from", &peak.called_from), ("backward of", &peak.forward_line)]
         .into_iter()
         .filter_map(|(word, line)| Some(format!("{word} {}", place_of(line.as_ref()?))))
@@ -87,11 +83,12 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
     let last = process.phases.iter().map(|row| row.step).max().unwrap_or(0);
     let is_told = |step: u32| step <= FIRST_STEPS || step == last || step == peak.step;
     let phase = |row: &PhaseRow| {
-        let (peak, end, reserved) = (bytes(row.peak_allocated), bytes(row.allocated), bytes(row.reserved));
         let step = if row.step == 0 { "–".to_string() } else { row.step.to_string() };
-        context! { step, phase => row.phase, peak, end, reserved }
+        [step, row.phase.to_string(), bytes(row.peak_allocated), bytes(row.allocated), bytes(row.reserved)]
     };
-    let phases: Vec<Value> = process.phases.iter().filter(|row| is_told(row.step)).map(phase).collect();
+    let phases: Vec<[String; 5]> = process.phases.iter().filter(|row| is_told(row.step)).map(phase).collect();
+    let findings = findings(process).into_iter().chain(unknowns(process)).filter(|finding| !finding.rows.is_empty());
+    let findings: Vec<Finding> = findings.collect();
     let values = context! {
         title => headline(answer),
         verdict => Serde(&answer.verdict),
@@ -109,20 +106,7 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         phases => Serde(phases),
         time => Serde(answer.time.as_ref().filter(|_| n == 0).map(time_of)),
         steps_left_out => (0..=last).filter(|step| !is_told(*step)).count(),
-        caught => Serde(process.caught.iter().map(caught_at).collect::<Vec<_>>()),
-        unreached => Serde(process.unreached.iter().map(|row| (row.phase.as_str(), unreached_at(row))).collect::<Vec<_>>()),
-        growth => Serde(process.growth.as_ref().map(|growth| {
-            let lines: Vec<String> = growth.lines.iter().take(LISTED).map(growth_at).collect();
-            (bytes(growth.bytes_per_round), lines, growth.kept_by.iter().map(keeper_of).collect::<Vec<_>>(), growth.round.clone())
-        })),
-        varied => Serde(process.varied.iter().map(varied_of).collect::<Vec<_>>()),
-        steps => process.steps,
-        placeholders => Serde(process.placeholders.iter().map(|value| {
-            (value.operator.as_str(), place_or_not(value.line.as_ref()), value.times, size_of(value.size))
-        }).collect::<Vec<_>>()),
-        uncounted => Serde(process.uncounted.iter().map(|row| {
-            (row.operator.as_str(), row.library.as_str(), place_or_not(row.line.as_ref()))
-        }).collect::<Vec<_>>()),
+        findings => Serde(findings),
         notes => Serde(&answer.notes),
         others => Serde(&others),
         name => &names[n],
@@ -138,38 +122,27 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
 
 /// A sentence, and of each module the time of its kernels with its share; all of it predicted.
 fn time_of(time: &Prediction) -> (String, Vec<[String; 4]>) {
-    let row = |row: &ModuleTime| {
-        let share = share_of((row.seconds * 1e12) as i64, (time.device_seconds * 1e12) as i64);
-        let name = if row.module.is_empty() { "outside of modules".to_string() } else { row.module.clone() };
-        [name, Seconds(row.seconds).to_string(), share, row.bound_by.to_string()]
-    };
     let between = format!("{} to {}", Seconds(time.low_seconds), Seconds(time.high_seconds));
     let sentence = format!("{} on {} (80 %: {between}), bound by {}", Seconds(time.step_seconds), time.gpu, time.bound_by);
-    (sentence, time.modules.iter().map(row).collect())
+    (sentence, modules(time).collect())
 }
 
 fn figures(answer: &Answer, view: &View) -> Vec<Value> {
-    let process = view.process;
-    let row = |what: &str, value: i64, note: String| context! { what, size => bytes(value), bytes => value, note };
-    let on_device = process.peak_reserved + answer.gpu.context;
-    let context = format!("with {} of context (assumed)", bytes(answer.gpu.context));
+    let (process, gpu) = (view.process, &answer.gpu);
+    let row = |what: &str, value: i64, note: &str| context! { what, size => bytes(value), bytes => value, note };
+    let on_device = process.peak_reserved + gpu.context;
     let beyond = bytes(process.fragmentation.reserved_beyond_allocated);
+    let reserved = format!("what the allocator had of the GPU, {beyond} more than was ever allocated");
     let mut rows = vec![
-        row("peak requested", process.peak_requested, "what tensors asked for".to_string()),
-        row("peak allocated", process.peak_allocated, "rounded up by the allocator".to_string()),
-        row(
-            "peak reserved",
-            process.peak_reserved,
-            format!("what the allocator had of the GPU, {beyond} more than was ever allocated"),
-        ),
-        row("on the GPU", on_device, context),
+        row("peak requested", process.peak_requested, "what tensors asked for"),
+        row("peak allocated", process.peak_allocated, "rounded up by the allocator"),
+        row("peak reserved", process.peak_reserved, &reserved),
+        row("on the GPU", on_device, &format!("with {} of context (assumed)", bytes(gpu.context))),
     ];
-    if answer.gpu.memory >= on_device && process.out_of_memory.is_none() {
-        rows.push(row("headroom", answer.gpu.memory - on_device, format!("of {}", bytes(answer.gpu.memory))));
+    if gpu.memory >= on_device && process.out_of_memory.is_none() {
+        rows.push(row("headroom", gpu.memory - on_device, &format!("of {}", bytes(gpu.memory))));
     }
-    if let Some(needs) = answer.needs_at_least {
-        rows.push(row("needs at least", needs, smallest(answer)));
-    }
+    rows.extend(answer.needs_at_least.map(|needs| row("needs at least", needs, &smallest(answer))));
     rows
 }
 
@@ -196,7 +169,7 @@ impl SourcePlaces<'_> {
     }
 }
 
-fn largest(places: &mut SourcePlaces) -> Vec<Value> {
+fn largest(places: &mut SourcePlaces) -> Vec<[String; 5]> {
     let view = places.view;
     let peak = view.process.moment;
     let mut live: Vec<&MemoryBlock> = view.blocks.iter().filter(|block| block.lives_after(peak)).collect();
@@ -205,8 +178,8 @@ fn largest(places: &mut SourcePlaces) -> Vec<Value> {
     let line = |block: &MemoryBlock| {
         let made = &view.events[block.made()];
         let line = places.line(if made.origin != 0 { made.origin } else { made.stack });
-        let (name, module) = (places.name(block), module_of(view.trace, block).unwrap_or_default());
-        context! { size => bytes(block.rounded), category => block.category.name(), name, module, line }
+        let module = module_of(view.trace, block).unwrap_or_default();
+        [bytes(block.rounded), block.category.name().to_string(), places.name(block), module, line]
     };
     live.into_iter().map(line).collect()
 }

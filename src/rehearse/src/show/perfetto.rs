@@ -4,6 +4,7 @@
 //! kernels of a predicted step are a process of their own, on an axis of time.
 
 use super::course::{LAYERS, MOST_EVENTS, View, layer, who};
+use crate::answer::meters;
 use crate::answer::time::Prediction;
 use anyhow::Result;
 use serde_json::json;
@@ -45,23 +46,15 @@ pub fn write(view: &View, time: Option<&Prediction>, out: &mut dyn Write) -> Res
     let counter =
         |name: &str, at: usize, bytes: i64| json!({"ph": "C", "pid": process, "name": name, "ts": at, "args": {"bytes": bytes}});
     let mut before = [-1; LAYERS.len() + 2];
-    let mut reserved = 0;
-    for (moment, event) in view.moments().zip(view.events) {
-        if event.device == view.process.device {
-            match event.kind {
-                Kind::SegmentAlloc | Kind::SegmentMap => reserved += event.bytes,
-                Kind::SegmentFree | Kind::SegmentUnmap => reserved -= event.bytes,
-                Kind::OutOfMemory if moment.event >= from => put(json!({
-                    "ph": "i", "s": "p", "pid": process, "tid": 1, "cat": "memory", "name": "out of memory", "ts": moment.event,
-                    "args": {"tried": event.bytes, "free": event.address},
-                }))?,
-                _ => {}
-            }
+    let device = view.process.device;
+    for ((moment, event), meter) in view.moments().zip(view.events).zip(meters(view.trace, device)).skip(from) {
+        if event.device == device && event.kind == Kind::OutOfMemory {
+            put(json!({
+                "ph": "i", "s": "p", "pid": process, "tid": 1, "cat": "memory", "name": "out of memory", "ts": moment.event,
+                "args": {"tried": event.bytes, "free": event.address},
+            }))?;
         }
-        if moment.event < from {
-            continue;
-        }
-        let totals = [("allocated", moment.total()), ("reserved", reserved)];
+        let totals = [("allocated", moment.total()), ("reserved", meter.reserved)];
         let now = LAYERS.iter().map(|(name, _)| *name).zip(moment.layers).chain(totals);
         for ((name, bytes), before) in now.zip(&mut before) {
             if *before != bytes {

@@ -1,185 +1,48 @@
-//! A memory snapshot of PyTorch's form, which <https://pytorch.org/memory_viz> and `torch/cuda/_memory_viz.py` read.
-//!
-//! The form is that of `torch.cuda.memory._snapshot()` of PyTorch 2.11, pickled. The page reads a part of pickle's language only, and what is
-//! written here keeps to that. As in PyTorch's own files a text or a stack that comes again is a reference to its first place.
+//! The part of pickle's language (protocol 2) that <https://pytorch.org/memory_viz> reads. As in PyTorch's own files, a text or a list that
+//! comes again is a reference to its first place.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-#[derive(Debug, Default)]
-pub struct Snapshot {
-    pub segments: Vec<Segment>,
-    /// One list for each device.
-    pub device_traces: Vec<Vec<Action>>,
-    /// Names and values, `PYTORCH_ALLOC_CONF` for instance.
-    pub settings: Vec<(String, String)>,
-    /// What `frames` of the others counts in.
-    pub stacks: Vec<Vec<SnapshotFrame>>,
-}
-
-#[derive(Debug)]
-pub struct Segment {
-    pub device: i64,
-    pub address: u64,
-    pub bytes: i64,
-    pub stream: u64,
-    pub is_large: bool,
-    pub is_expandable: bool,
-    pub frames: usize,
-    /// Without gaps, by address.
-    pub blocks: Vec<SnapshotBlock>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BlockState {
-    Allocated,
-    /// Given back, and another stream may still use it.
-    Pending,
-    Inactive,
-}
-
-#[derive(Debug)]
-pub struct SnapshotBlock {
-    pub address: u64,
-    pub bytes: i64,
-    pub requested: i64,
-    pub state: BlockState,
-    pub frames: usize,
-}
-
-#[derive(Debug)]
-pub struct Action {
-    /// As PyTorch names it: `alloc`, `free_requested`, `segment_alloc`, `oom`, ...
-    pub name: &'static str,
-    /// For `oom` what the device had free.
-    pub address: u64,
-    pub bytes: i64,
-    pub stream: u64,
-    pub time: i64,
-    pub frames: usize,
-}
-
-#[derive(Debug, Clone)]
-pub struct SnapshotFrame {
-    pub function: String,
-    pub file: String,
-    pub line: u32,
-}
-
-impl Snapshot {
-    /// Writes the snapshot as a pickle.
-    ///
-    /// # Errors
-    /// What `output` fails with.
-    pub fn write(&self, output: &mut dyn Write) -> io::Result<()> {
-        let mut pickle = Pickle { output, texts: HashMap::new(), stacks: HashMap::new(), kept: 0 };
-        pickle.bytes(&[0x80, 2])?;
-        pickle.dict(|p| {
-            p.key("segments", |p| p.list(&self.segments, |p, segment| self.segment(p, segment)))?;
-            p.key("device_traces", |p| p.list(&self.device_traces, |p, trace| p.list(trace, |p, action| self.action(p, action))))?;
-            p.key("allocator_settings", |p| {
-                p.dict(|p| self.settings.iter().try_for_each(|(name, value)| p.key(name, |p| p.text(value))))
-            })?;
-            p.key("external_annotations", |p| p.bytes(b"]"))
-        })?;
-        pickle.bytes(b".")
-    }
-
-    fn segment(&self, p: &mut Pickle, segment: &Segment) -> io::Result<()> {
-        let sum = |of: fn(&SnapshotBlock) -> i64, states: &[BlockState]| {
-            segment.blocks.iter().filter(|block| states.contains(&block.state)).map(of).sum::<i64>()
-        };
-        const ACTIVE: [BlockState; 2] = [BlockState::Allocated, BlockState::Pending];
-        p.dict(|p| {
-            p.key("device", |p| p.integer(segment.device))?;
-            p.key("address", |p| p.integer(segment.address.cast_signed()))?;
-            p.key("total_size", |p| p.integer(segment.bytes))?;
-            p.key("allocated_size", |p| p.integer(sum(|block| block.bytes, &[BlockState::Allocated])))?;
-            p.key("active_size", |p| p.integer(sum(|block| block.bytes, &ACTIVE)))?;
-            p.key("requested_size", |p| p.integer(sum(|block| block.requested, &ACTIVE)))?;
-            p.key("stream", |p| p.integer(segment.stream.cast_signed()))?;
-            p.key("segment_type", |p| p.text(if segment.is_large { "large" } else { "small" }))?;
-            // A pair of zeros: the pool that is none of a CUDA graph's.
-            p.key("segment_pool_id", |p| p.bytes(&[b'K', 0, b'K', 0, 0x86]))?;
-            p.key("is_expandable", |p| p.bytes(if segment.is_expandable { &[0x88] } else { &[0x89] }))?;
-            p.key("frames", |p| self.frames(p, segment.frames))?;
-            p.key("blocks", |p| {
-                p.list(&segment.blocks, |p, block| {
-                    let state = match block.state {
-                        BlockState::Allocated => "active_allocated",
-                        BlockState::Pending => "active_pending_free",
-                        BlockState::Inactive => "inactive",
-                    };
-                    p.dict(|p| {
-                        p.key("address", |p| p.integer(block.address.cast_signed()))?;
-                        p.key("size", |p| p.integer(block.bytes))?;
-                        p.key("requested_size", |p| p.integer(block.requested))?;
-                        p.key("state", |p| p.text(state))?;
-                        p.key("frames", |p| self.frames(p, block.frames))
-                    })
-                })
-            })
-        })
-    }
-
-    fn action(&self, p: &mut Pickle, action: &Action) -> io::Result<()> {
-        p.dict(|p| {
-            p.key("action", |p| p.text(action.name))?;
-            let address = if action.name == "oom" { "device_free" } else { "addr" };
-            p.key(address, |p| p.integer(action.address.cast_signed()))?;
-            p.key("size", |p| p.integer(action.bytes))?;
-            p.key("stream", |p| p.integer(action.stream.cast_signed()))?;
-            p.key("time_us", |p| p.integer(action.time))?;
-            p.key("frames", |p| self.frames(p, action.frames))
-        })
-    }
-
-    fn frames(&self, p: &mut Pickle, number: usize) -> io::Result<()> {
-        if let Some(kept) = p.stacks.get(&number) {
-            return p.get(*kept);
-        }
-        p.list(self.stacks.get(number).map_or(&[], Vec::as_slice), |p, frame| {
-            p.dict(|p| {
-                p.key("name", |p| p.text(&frame.function))?;
-                p.key("filename", |p| p.text(&frame.file))?;
-                p.key("line", |p| p.integer(i64::from(frame.line)))
-            })
-        })?;
-        let kept = p.put()?;
-        p.stacks.insert(number, kept);
-        Ok(())
-    }
-}
-
-/// Writes the opcodes of pickle's protocol 2.
-struct Pickle<'a> {
-    output: &'a mut dyn Write,
-    /// Where texts and stacks were kept.
-    texts: HashMap<String, u32>,
-    stacks: HashMap<usize, u32>,
-    kept: u32,
-}
-
 /// Entries that are put into a list at once, as Python has it.
 const BATCH: usize = 1000;
 
+pub struct Pickle<'a> {
+    output: &'a mut dyn Write,
+    /// Where texts and numbered lists were kept.
+    texts: HashMap<String, u32>,
+    lists: HashMap<u32, u32>,
+    kept: u32,
+}
+
 impl Pickle<'_> {
+    /// Writes one object.
+    ///
+    /// # Errors
+    /// What `output` fails with.
+    pub fn write(output: &mut dyn Write, object: impl FnOnce(&mut Pickle) -> io::Result<()>) -> io::Result<()> {
+        let mut pickle = Pickle { output, texts: HashMap::new(), lists: HashMap::new(), kept: 0 };
+        pickle.bytes(&[0x80, 2])?;
+        object(&mut pickle)?;
+        pickle.bytes(b".")
+    }
+
     fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.output.write_all(bytes)
     }
 
-    fn dict(&mut self, entries: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
+    pub fn dict(&mut self, entries: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         self.bytes(b"}(")?;
         entries(self)?;
         self.bytes(b"u")
     }
 
-    fn key(&mut self, name: &str, value: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
+    pub fn key(&mut self, name: &str, value: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         self.text(name)?;
         value(self)
     }
 
-    fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T) -> io::Result<()>) -> io::Result<()> {
+    pub fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T) -> io::Result<()>) -> io::Result<()> {
         self.bytes(b"]")?;
         for batch in items.chunks(BATCH) {
             self.bytes(b"(")?;
@@ -189,7 +52,23 @@ impl Pickle<'_> {
         Ok(())
     }
 
-    fn text(&mut self, text: &str) -> io::Result<()> {
+    /// A list that is the same wherever it has this number.
+    pub fn numbered<T>(
+        &mut self,
+        number: u32,
+        items: impl Iterator<Item = T>,
+        write: impl FnMut(&mut Self, &T) -> io::Result<()>,
+    ) -> io::Result<()> {
+        if let Some(kept) = self.lists.get(&number) {
+            return self.get(*kept);
+        }
+        self.list(&items.collect::<Vec<T>>(), write)?;
+        let kept = self.put()?;
+        self.lists.insert(number, kept);
+        Ok(())
+    }
+
+    pub fn text(&mut self, text: &str) -> io::Result<()> {
         if let Some(kept) = self.texts.get(text) {
             return self.get(*kept);
         }
@@ -216,7 +95,7 @@ impl Pickle<'_> {
         self.bytes(&number.to_le_bytes())
     }
 
-    fn integer(&mut self, value: i64) -> io::Result<()> {
+    pub fn integer(&mut self, value: i64) -> io::Result<()> {
         match (u8::try_from(value), i32::try_from(value)) {
             (Ok(byte), _) => self.bytes(&[b'K', byte]),
             (_, Ok(word)) => {
@@ -228,5 +107,14 @@ impl Pickle<'_> {
                 self.bytes(&value.to_le_bytes())
             }
         }
+    }
+
+    pub fn flag(&mut self, is_set: bool) -> io::Result<()> {
+        self.bytes(if is_set { &[0x88] } else { &[0x89] })
+    }
+
+    pub fn pair(&mut self, values: [i64; 2]) -> io::Result<()> {
+        values.into_iter().try_for_each(|value| self.integer(value))?;
+        self.bytes(&[0x86])
     }
 }

@@ -3,25 +3,29 @@
 use super::words::{self, bytes, others_said, place_of, place_or_not, row, share_of, short, streams_said};
 use super::{cards, time};
 use crate::answer::{
-    Answer, BlockGroup, Caught, Failure, HostMemory, Leftover, LiveBytes, OnCard, PlaceholderSize, ProcessAnswer, RehearsalVerdict,
-    moment,
+    Answer, BlockGroup, Caught, Failure, HostMemory, Leftover, LiveBytes, NeedlessGraphs, OnCard, PlaceholderSize,
+    PlaceholderValue, ProcessAnswer, RehearsalVerdict, Uncounted, moment,
 };
 use crate::capture::plain::{first_line, on_one_line};
 use crate::capture::process::{Frame, PlaceholderBranch, Retainer, SkippedCode, Trace};
 use crate::capture::session::Capture;
 use base::remedies::{ACTIVATIONS, FRAGMENTATION, LOGITS, STATE};
-use base::units::Bytes;
-use serde::Deserialize;
+use base::units::{Bytes, counted};
+use serde::{Deserialize, Serialize};
 use sim::trace::blocks;
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 /// The whole answer, each line ended.
 pub fn answer(answer: &Answer) -> String {
+    written(|text| write_answer(text, answer))
+}
+
+/// Writing into a string cannot fail.
+fn written(write: impl FnOnce(&mut String) -> std::fmt::Result) -> String {
     let mut text = String::new();
-    // Writing into a string cannot fail.
-    let _ = write_answer(&mut text, answer);
+    let _ = write(&mut text);
     text
 }
 
@@ -54,8 +58,7 @@ pub fn wrapped(text: &str, columns: usize) -> String {
 
 fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     let gpu = &answer.gpu;
-    writeln!(text)?;
-    writeln!(text, "{}", headline(answer))?;
+    writeln!(text, "\n{}", headline(answer))?;
     if answer.verdict == RehearsalVerdict::DoesNotFit {
         writeln!(text, "  With --what-if: what would make it fit, and the lines to write.")?;
     }
@@ -101,29 +104,13 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     if answer.processes.len() > 1 {
         processes(text, answer)?;
     }
-    caught(text, worst)?;
-    unreached(text, worst)?;
-    varied(text, worst)?;
-    needless_graphs(text, worst)?;
-    if let Some(attention) = &worst.explicit_attention {
-        writeln!(
-            text,
-            "\n  Attention is written out: its scores are {} of the peak ({}), with a softmax at {}.\n    \
-            torch.nn.functional.scaled_dot_product_attention(q, k, v) in its place keeps none of them",
-            bytes(attention.bytes),
-            share_of(attention.bytes, worst.peak.bytes),
-            place_of(&attention.line)
-        )?;
-    }
-    leftovers(text, worst)?;
-    growth(text, worst)?;
+    list(text, &findings(worst))?;
     match (&answer.time, &answer.time_missing) {
         (Some(time), _) => time::prediction(text, time)?,
         (None, Some(why)) => writeln!(text, "\n  The time of a step is not predicted: {why}.")?,
         (None, None) => {}
     }
-    values(text, worst)?;
-    uncounted(text, worst)?;
+    list(text, &unknowns(worst))?;
     notes(text, answer)
 }
 
@@ -192,8 +179,7 @@ fn cached(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     if reserved == 0 {
         return Ok(());
     }
-    writeln!(text)?;
-    write!(text, "  Of what was reserved, {} ({}) was never allocated at once", bytes(idle), share_of(idle, reserved))?;
+    write!(text, "\n  Of what was reserved, {} ({}) was never allocated at once", bytes(idle), share_of(idle, reserved))?;
     let saves = worst.fragmentation.reserved_if_expandable.map(|expandable| (expandable, reserved - expandable));
     match saves.filter(|(_, saved)| *saved >= 64 << 20 && *saved * 20 >= reserved) {
         Some((expandable, _)) => {
@@ -237,18 +223,13 @@ fn managed(answer: &Answer) -> Option<String> {
 /// What the script has and did not come to, a place of each kind.
 fn unseen(answer: &Answer) -> Option<String> {
     let worst = answer.processes.first().filter(|_| answer.verdict.fits())?;
-    let mut kinds: Vec<&SkippedCode> = Vec::new();
-    for row in &worst.unreached {
-        if !kinds.iter().any(|known| known.phase == row.phase) {
-            kinds.push(row);
-        }
-    }
-    let place = |row: &&SkippedCode| match (row.phase.as_str(), row.line) {
+    let place = |row: &SkippedCode| match (row.phase.as_str(), row.line) {
         ("later", line) => format!("what comes later ({}:{line})", short(&row.file)),
         (phase, 0) => phase.to_string(),
         (phase, line) => format!("{phase} ({}:{line})", short(&row.file)),
     };
-    let mut not_reached: Vec<String> = kinds.iter().map(place).collect();
+    let mut phases = HashSet::new();
+    let mut not_reached: Vec<String> = worst.unreached.iter().filter(|row| phases.insert(&row.phase)).map(place).collect();
     let was_given = || answer.notes.iter().any(|note| note.starts_with("--longest: of "));
     if !worst.varied.is_empty() && !was_given() {
         not_reached.push("batches larger than those that were seen (--longest)".to_string());
@@ -277,11 +258,8 @@ fn verdict(answer: &Answer) -> String {
         needs => format!("; {needs} would be enough"),
     });
     let less = answer.went_on_after().map_or(String::new(), |caught| {
-        let line = place_or_not(caught.line.as_ref());
-        format!(
-            " after it went on with less: a try of {} was too much at {line}, and what then worked is told here",
-            bytes(caught.largest)
-        )
+        let (line, largest) = (place_or_not(caught.line.as_ref()), bytes(caught.largest));
+        format!(" after it went on with less: a try of {largest} was too much at {line}, and what then worked is told here")
     });
     let until = match answer.peak_reserved {
         0 => "before it used the GPU.".to_string(),
@@ -378,10 +356,7 @@ type NeedsBySetting = [(String, Result<i64, String>)];
 
 /// What a snapshot of a real GPU's allocator says, and what it would need, each line ended.
 pub fn snapshot(answer: &Answer, trace: &Trace, about: Option<&OfCard>, needs: &NeedsBySetting) -> String {
-    let mut text = String::new();
-    // Writing into a string cannot fail.
-    let _ = write_snapshot(&mut text, answer, trace, about, needs);
-    text
+    written(|text| write_snapshot(text, answer, trace, about, needs))
 }
 
 fn write_snapshot(
@@ -393,22 +368,13 @@ fn write_snapshot(
 ) -> std::fmt::Result {
     let Some(worst) = answer.processes.first() else { return Ok(()) };
     let (device, gpu) = (worst.device, &answer.gpu);
-    writeln!(
-        text,
-        "\nGPU {device}: {} allocated and {} reserved at most, in {} events of PyTorch's allocator.",
-        bytes(worst.peak_allocated),
-        bytes(worst.peak_reserved),
-        about.map_or(0, |card| card.events)
-    )?;
+    let (allocated, reserved) = (bytes(worst.peak_allocated), bytes(worst.peak_reserved));
+    let most = format!("{allocated} allocated and {reserved} reserved at most");
+    writeln!(text, "\nGPU {device}: {most}, in {} events of PyTorch's allocator.", about.map_or(0, |card| card.events))?;
     if let (Some((_, Ok(least))), Some(needs)) = (needs.first(), answer.needs_at_least) {
         let verdict = if *least > gpu.memory { "would NOT FIT" } else { "would fit" };
-        writeln!(
-            text,
-            "It {verdict} {} ({}): it needs at least {}, the CUDA context included.",
-            gpu.name,
-            bytes(gpu.memory),
-            bytes(needs)
-        )?;
+        let card = format!("{} ({})", gpu.name, bytes(gpu.memory));
+        writeln!(text, "It {verdict} {card}: it needs at least {}, the CUDA context included.", bytes(needs))?;
     }
     let failed = about.map_or(&[][..], |card| &card.failed);
     if let Some(FailedRequest { bytes: asked, free }) = failed.last() {
@@ -438,11 +404,8 @@ fn write_snapshot(
     }
     kept(text, trace, device)?;
     cached(text, worst)?;
-    writeln!(
-        text,
-        "\n  The least memory that these allocations need, {} of CUDA context included, with PyTorch's allocator set",
-        bytes(gpu.context)
-    )?;
+    let context = format!("{} of CUDA context included", bytes(gpu.context));
+    writeln!(text, "\n  The least memory that these allocations need, {context}, with PyTorch's allocator set")?;
     for (setting, least) in needs {
         let least = match least {
             Ok(least) => bytes(*least),
@@ -477,17 +440,14 @@ fn kept(text: &mut String, trace: &Trace, device: u16) -> std::fmt::Result {
 const ROWS: usize = 6;
 
 fn table(text: &mut String, title: &str, held: &[LiveBytes], rows: usize, total: i64) -> std::fmt::Result {
-    writeln!(text)?;
-    writeln!(text, "  {title}")?;
-    for row in held.iter().take(rows) {
-        writeln!(text, "    {:>10}  {:>5}  {}", bytes(row.bytes), share_of(row.bytes, total), short(&row.name))?;
-    }
-    Ok(())
+    writeln!(text, "\n  {title}")?;
+    held.iter()
+        .take(rows)
+        .try_for_each(|row| writeln!(text, "    {:>10}  {:>5}  {}", bytes(row.bytes), share_of(row.bytes, total), short(&row.name)))
 }
 
 fn phases(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
-    writeln!(text)?;
-    writeln!(text, "  {:<6} {:<10} {:>14} {:>14} {:>14}", "step", "phase", "peak", "at its end", "reserved")?;
+    writeln!(text, "\n  {:<6} {:<10} {:>14} {:>14} {:>14}", "step", "phase", "peak", "at its end", "reserved")?;
     // The first step and the last one: those between are as the last.
     let last = worst.phases.iter().map(|row| row.step).max().unwrap_or(0);
     for row in worst.phases.iter().filter(|row| row.step <= 1 || row.step == last) {
@@ -512,39 +472,89 @@ fn processes(text: &mut String, answer: &Answer) -> std::fmt::Result {
     Ok(())
 }
 
-/// Out of memory, dealt with by the script.
-fn caught(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
-    let title = "The script caught these out-of-memory errors and went on; no figure here counts what those tries held:";
-    at_places(text, title, worst.caught.iter().map(caught_at))
+/// Something that was found beside the figures: a sentence, and where.
+#[derive(Debug, Serialize)]
+pub struct Finding {
+    title: String,
+    pub rows: Vec<String>,
 }
 
-pub fn caught_at(row: &Caught) -> String {
+impl Finding {
+    fn new(title: impl Into<String>, rows: impl Iterator<Item = String>) -> Finding {
+        Finding { title: title.into(), rows: rows.collect() }
+    }
+}
+
+/// What there is to know of how a process uses memory; some without rows, which say nothing.
+pub fn findings(worst: &ProcessAnswer) -> Vec<Finding> {
+    let unreached = format!("Not reached in {} steps, so in no figure here; --steps all runs the script to its end:", worst.steps);
+    let left = match worst.steps {
+        0 => "Made in an earlier forward pass and still there at the peak:",
+        _ => "There at the peak, and kept beyond the step that made it:",
+    };
+    let mut found = vec![
+        Finding::new(
+            "The script caught these out-of-memory errors and went on; no figure here counts what those tries held:",
+            worst.caught.iter().map(caught_at),
+        ),
+        Finding::new(unreached, worst.unreached.iter().map(unreached_at)),
+        Finding::new(
+            "Batches differ in size from step to step; a larger one would need more (--longest rehearses the DataLoader's largest):",
+            worst.varied.iter().map(varied_of),
+        ),
+    ];
+    found.extend(worst.needless_graphs.as_ref().map(needless_graphs));
+    found.extend(worst.explicit_attention.as_ref().map(|attention| {
+        let (scores, share) = (bytes(attention.bytes), share_of(attention.bytes, worst.peak.bytes));
+        let at = place_of(&attention.line);
+        let title = format!("Attention is written out: its scores are {scores} of the peak ({share}), with a softmax at {at}.");
+        let remedy = "torch.nn.functional.scaled_dot_product_attention(q, k, v) in its place keeps none of them";
+        Finding::new(title, std::iter::once(remedy.to_string()))
+    }));
+    found.push(Finding::new(left, worst.leftovers.iter().take(ROWS).map(|left| leftover(left, worst))));
+    if let Some(growth) = &worst.growth {
+        let more = if growth.round == "step" && worst.steps < 6 { "; --steps 6 shows whether it goes on" } else { "" };
+        let each = bytes(growth.bytes_per_round);
+        let title = format!("Memory grows: each {} leaves {each} behind that nothing frees{more}. Allocated at:", growth.round);
+        found.push(Finding::new(title, growth.lines.iter().take(ROWS).map(growth_at)));
+        found.push(Finding::new("Kept by:", growth.kept_by.iter().map(keeper_of)));
+    }
+    found
+}
+
+/// Values that the script read and nobody computed, and memory of libraries that only a GPU tells.
+pub fn unknowns(worst: &ProcessAnswer) -> [Finding; 2] {
+    let times = |times| if times > 1 { format!(", {times} times") } else { String::new() };
+    let value = |row: &PlaceholderValue| {
+        format!("{} at {}{}{}", row.operator, place_or_not(row.line.as_ref()), times(row.times), size_of(row.size))
+    };
+    let library = |row: &Uncounted| format!("{} ({}) at {}", row.operator, row.library, place_or_not(row.line.as_ref()));
+    [
+        Finding::new(
+            "Nothing is computed: where the script read a value, it got a placeholder, as from a healthy run:",
+            worst.placeholders.iter().map(value),
+        ),
+        Finding::new(
+            "Not counted: memory that these take inside a library, which only a GPU can tell:",
+            worst.uncounted.iter().map(library),
+        ),
+    ]
+}
+
+fn caught_at(row: &Caught) -> String {
     let times = if row.times > 1 { format!("{} times, the largest try", row.times) } else { "once, a try".to_string() };
     format!("{} {times} of {}", place_or_not(row.line.as_ref()), bytes(row.largest))
 }
 
-/// What a whole run does and its first steps do not.
-fn unreached(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
-    let rows = worst.unreached.iter().map(|row| format!("{:<11} {}", row.phase, unreached_at(row)));
-    let title = format!("Not reached in {} steps, so in no figure here; --steps all runs the script to its end:", worst.steps);
-    at_places(text, &title, rows)
-}
-
-pub fn unreached_at(row: &SkippedCode) -> String {
+fn unreached_at(row: &SkippedCode) -> String {
+    let what = on_one_line(&row.what);
     match row.line {
-        0 => on_one_line(&row.what),
-        line => format!("{}:{line}  {}", short(&row.file), on_one_line(&row.what)),
+        0 => format!("{:<11} {what}", row.phase),
+        line => format!("{:<11} {}:{line}  {what}", row.phase, short(&row.file)),
     }
 }
 
-fn varied(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
-    let title =
-        "Batches differ in size from step to step; a larger one would need more (--longest rehearses the DataLoader's largest):";
-    at_places(text, title, worst.varied.iter().map(varied_of))
-}
-
-fn needless_graphs(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
-    let Some(found) = &worst.needless_graphs else { return Ok(()) };
+fn needless_graphs(found: &NeedlessGraphs) -> Finding {
     let (which, keeps) = match (found.passes, found.of) {
         (1, 1) => ("The forward pass".to_string(), "keeps"),
         (some, all) if some == all => (format!("All {all} forward passes"), "keep"),
@@ -554,73 +564,44 @@ fn needless_graphs(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result
         0 => String::new(),
         held => format!(" At the peak that is {}.", bytes(held)),
     };
-    writeln!(
-        text,
-        "\n  {which} {keeps} activations for a backward pass, and none follows.{held}\n    with torch.inference_mode():  around it, or torch.no_grad(), frees them"
-    )
+    let title = format!("{which} {keeps} activations for a backward pass, and none follows.{held}");
+    let remedy = "with torch.inference_mode():  around it, or torch.no_grad(), frees them";
+    Finding::new(title, std::iter::once(remedy.to_string()))
 }
 
-fn leftovers(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
-    let title = match worst.steps {
-        0 => "Made in an earlier forward pass and still there at the peak:",
-        _ => "There at the peak, and kept beyond the step that made it:",
+fn leftover(left: &Leftover, worst: &ProcessAnswer) -> String {
+    let made = growth_at(&left.made);
+    let Some(variable) = &left.variable else { return made };
+    let mut keepers = worst.growth.iter().flat_map(|growth| &growth.kept_by);
+    let (name, keeper) = (on_one_line(variable), keepers.find(|keeper| keeper.name == *variable));
+    let remedy = match keeper.map(|keeper| (keeper.has_graphs(), keeper.what.starts_with("a sum"))) {
+        Some((true, true)) => "add loss.item() to it, or loss.detach(), in place of the loss with its graph".to_string(),
+        Some((true, false)) => "put .item() or .detach() of them into it, in place of tensors with their graphs".to_string(),
+        Some((false, _)) => "move what it keeps to the host (.cpu()), or keep less".to_string(),
+        None => format!("del {name} after its last use"),
     };
-    let keepers = worst.growth.iter().flat_map(|growth| &growth.kept_by).collect::<Vec<&Retainer>>();
-    let row = |left: &Leftover| {
-        let made = growth_at(&left.made);
-        let Some(variable) = &left.variable else { return made };
-        let (name, keeper) = (on_one_line(variable), keepers.iter().find(|keeper| keeper.name == *variable));
-        let remedy = match keeper.map(|keeper| (keeper.has_graphs(), keeper.what.starts_with("a sum"))) {
-            Some((true, true)) => "add loss.item() to it, or loss.detach(), in place of the loss with its graph".to_string(),
-            Some((true, false)) => "put .item() or .detach() of them into it, in place of tensors with their graphs".to_string(),
-            Some((false, _)) => "move what it keeps to the host (.cpu()), or keep less".to_string(),
-            None => format!("del {name} after its last use"),
-        };
-        format!("{made}, held by `{name}`: {remedy}")
-    };
-    at_places(text, title, worst.leftovers.iter().take(LISTED).map(row))
+    format!("{made}, held by `{name}`: {remedy}")
 }
 
-fn growth(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
-    let Some(growth) = &worst.growth else { return Ok(()) };
-    let more = if growth.round == "step" && worst.steps < 6 { "; --steps 6 shows whether it goes on" } else { "" };
-    let each = bytes(growth.bytes_per_round);
-    let title = format!("Memory grows: each {} leaves {each} behind that nothing frees{more}. Allocated at:", growth.round);
-    at_places(text, &title, growth.lines.iter().take(LISTED).map(growth_at))?;
-    if growth.kept_by.is_empty() {
-        return Ok(());
-    }
-    at_places(text, "Kept by:", growth.kept_by.iter().map(keeper_of))
-}
-
-/// Lines that are listed of what grows.
-pub const LISTED: usize = 6;
-
-pub fn growth_at(line: &LiveBytes) -> String {
-    let blocks = if line.blocks == 1 { "1 block".to_string() } else { format!("{} blocks", line.blocks) };
-    format!("{}  {} in {blocks}", short(&line.name), bytes(line.bytes))
+fn growth_at(line: &LiveBytes) -> String {
+    format!("{}  {} in {}", short(&line.name), bytes(line.bytes), counted(line.blocks, "block"))
 }
 
 /// `losses, a list of 3 tensors (train.py, main)`
-pub fn keeper_of(keeper: &Retainer) -> String {
-    format!(
-        "{}, {} ({}, {})",
-        on_one_line(&keeper.name),
-        on_one_line(&keeper.what),
-        short(&keeper.file),
-        on_one_line(&keeper.function)
-    )
+fn keeper_of(keeper: &Retainer) -> String {
+    let [name, what, function] = [&keeper.name, &keeper.what, &keeper.function].map(|text| on_one_line(text));
+    format!("{name}, {what} ({}, {function})", short(&keeper.file))
 }
 
 /// `input_ids of GPT: 8 x 312 to 8 x 512, the most in step 2`
-pub fn varied_of(row: &PlaceholderBranch) -> String {
+fn varied_of(row: &PlaceholderBranch) -> String {
     let sizes = |sizes: &[i64]| sizes.iter().map(i64::to_string).collect::<Vec<String>>().join(" x ");
     let (input, module) = (on_one_line(&row.input), on_one_line(&row.module));
     format!("{input} of {module}: {} to {}, the most in step {}", sizes(&row.least), sizes(&row.most), row.step)
 }
 
 /// What was taken for a size that nobody computed, and its range.
-pub fn size_of(size: Option<PlaceholderSize>) -> String {
+fn size_of(size: Option<PlaceholderSize>) -> String {
     match size {
         Some(PlaceholderSize { least, most, possible }) if least < most => {
             format!(", taken as {least} to {most}, could be 0 to {possible}")
@@ -630,34 +611,14 @@ pub fn size_of(size: Option<PlaceholderSize>) -> String {
     }
 }
 
-/// Values that the script read and nobody computed.
-fn values(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
-    let times = |times| if times > 1 { format!(", {times} times") } else { String::new() };
-    let rows = worst
-        .placeholders
-        .iter()
-        .map(|row| format!("{} at {}{}{}", row.operator, place_or_not(row.line.as_ref()), times(row.times), size_of(row.size)));
-    at_places(text, "Nothing is computed: where the script read a value, it got a placeholder, as from a healthy run:", rows)
-}
-
-/// Memory of libraries that only a GPU tells.
-fn uncounted(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
-    let rows =
-        worst.uncounted.iter().map(|row| format!("{} ({}) at {}", row.operator, row.library, place_or_not(row.line.as_ref())));
-    at_places(text, "Not counted: memory that these take inside a library, which only a GPU can tell:", rows)
-}
-
-/// The first rows, if there are any, and how many more there are.
-fn at_places(text: &mut String, title: &str, rows: impl ExactSizeIterator<Item = String>) -> std::fmt::Result {
-    let count = rows.len();
-    if count > 0 {
+/// The first rows of each, and how many more there are.
+fn list(text: &mut String, findings: &[Finding]) -> std::fmt::Result {
+    for Finding { title, rows } in findings.iter().filter(|finding| !finding.rows.is_empty()) {
         writeln!(text, "\n  {title}")?;
-    }
-    for row in rows.take(ROWS) {
-        writeln!(text, "    {row}")?;
-    }
-    if count > ROWS {
-        writeln!(text, "    and at {} more places", count - ROWS)?;
+        rows.iter().take(ROWS).try_for_each(|row| writeln!(text, "    {row}"))?;
+        if rows.len() > ROWS {
+            writeln!(text, "    and at {} more places", rows.len() - ROWS)?;
+        }
     }
     Ok(())
 }
@@ -667,7 +628,6 @@ fn held_back(text: &mut String, answer: &Answer) -> std::fmt::Result {
     const NAMED: usize = 3;
     const LARGE: u64 = 1 << 20;
     let Some(held) = &answer.held_back else { return Ok(()) };
-    let count = |count: usize| if count == 1 { "1 file".to_string() } else { format!("{count} files") };
     let named = |names: Vec<String>| match names.len().saturating_sub(NAMED) {
         0 => names.join(", "),
         more => format!("{} and {more} more", names[..NAMED].join(", ")),
@@ -677,14 +637,12 @@ fn held_back(text: &mut String, answer: &Answer) -> std::fmt::Result {
         let names = named(held.files.iter().map(|file| short(&file.path)).collect());
         let kept = held.kept_in.as_ref().map(|folder| format!("they are in {}", folder.display()));
         let after = kept.unwrap_or_else(|| "--keep-writes DIR keeps them".to_string());
-        let what = format!("{} ({}) that the script wrote", count(held.files.len()), Bytes(held.bytes));
+        let what = format!("{} ({}) that the script wrote", counted(held.files.len(), "file"), Bytes(held.bytes));
         lines.push(format!("Held back, your own files are as they were: {what}: {names}; {after}."));
     }
     if !held.removed.is_empty() {
-        lines.push(format!(
-            "Still there, though the script removed or moved it: {}.",
-            named(held.removed.iter().map(|path| short(path)).collect())
-        ));
+        let removed = named(held.removed.iter().map(|path| short(path)).collect());
+        lines.push(format!("Still there, though the script removed or moved it: {removed}."));
     }
     let whole = answer.checkpoint();
     let mut disk = Vec::new();
@@ -693,7 +651,11 @@ fn held_back(text: &mut String, answer: &Answer) -> std::fmt::Result {
     }
     let large: Vec<u64> = held.files.iter().map(|file| file.bytes).filter(|bytes| *bytes >= LARGE).collect();
     if !large.is_empty() {
-        disk.push(format!("the script left {} of 1 MiB or more, {} in all", count(large.len()), Bytes(large.iter().sum())));
+        disk.push(format!(
+            "the script left {} of 1 MiB or more, {} in all",
+            counted(large.len(), "file"),
+            Bytes(large.iter().sum())
+        ));
     }
     if !disk.is_empty() {
         lines.push(format!("Disk: {}.", disk.join("; ")));

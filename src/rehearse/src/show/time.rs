@@ -1,7 +1,7 @@
 //! The predicted time on the terminal.
 
 use super::words::{others_said, place_or_not, share_of, streams_said};
-use crate::answer::time::{NOT_MODELLED, Prediction};
+use crate::answer::time::{Cost, NOT_MODELLED, Prediction};
 use crate::answer::{Answer, RehearsalVerdict};
 use base::units::{Bytes, Seconds};
 use std::fmt::Write;
@@ -22,6 +22,19 @@ fn money(value: f64) -> String {
 
 const ROWS: usize = 6;
 
+/// Of the time of the GPU.
+fn share(seconds: f64, time: &Prediction) -> String {
+    share_of((seconds * 1e12) as i64, (time.device_seconds * 1e12) as i64)
+}
+
+/// Of each module its name, the time of its kernels, their share, and what bounds them.
+pub fn modules(time: &Prediction) -> impl Iterator<Item = [String; 4]> {
+    time.modules.iter().map(move |row| {
+        let name = if row.module.is_empty() { "outside of modules" } else { &row.module };
+        [name.to_string(), seconds(row.seconds), share(row.seconds, time), row.bound_by.to_string()]
+    })
+}
+
 /// Lines for an answer, each ended.
 pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
     let others = time.records_of.iter().take(2).cloned().collect::<Vec<_>>().join(" and ");
@@ -31,38 +44,22 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
         "architecture" => format!("constants from records of {others}, a card of the same architecture"),
         _ => "constants from specifications: no records of such a card".to_string(),
     };
-    writeln!(text)?;
-    writeln!(
-        text,
-        "  {} takes {} (predicted; {:.0} %: {}) on {}; bound by {}.",
-        match (time.unit, time.passes) {
-            ("token", _) => "A token of the longest text".to_string(),
-            ("step", _) => "A step".to_string(),
-            (_, Some(passes)) if passes > 1 => format!("The longest of {passes} forward passes"),
-            _ => "The forward pass".to_string(),
-        },
-        seconds(time.step_seconds),
-        time.coverage * 100.0,
-        between(time.low_seconds, time.high_seconds),
-        time.gpu,
-        time.bound_by
-    )?;
-    writeln!(
-        text,
-        "    The GPU works {} of it, the host {} for {} launches{}; {of}.",
-        seconds(time.device_seconds),
-        seconds(time.host_seconds),
-        time.launches,
-        if time.host_factor == 1.0 { String::new() } else { format!(" (times {})", time.host_factor) }
-    )?;
+    let what = match (time.unit, time.passes) {
+        ("token", _) => "A token of the longest text".to_string(),
+        ("step", _) => "A step".to_string(),
+        (_, Some(passes)) if passes > 1 => format!("The longest of {passes} forward passes"),
+        _ => "The forward pass".to_string(),
+    };
+    let Prediction { gpu, bound_by, launches, host_factor, .. } = time;
+    let [step, device, host] = [time.step_seconds, time.device_seconds, time.host_seconds].map(seconds);
+    let (coverage, band) = (time.coverage * 100.0, between(time.low_seconds, time.high_seconds));
+    writeln!(text, "\n  {what} takes {step} (predicted; {coverage:.0} %: {band}) on {gpu}; bound by {bound_by}.")?;
+    let factor = if *host_factor == 1.0 { String::new() } else { format!(" (times {host_factor})") };
+    writeln!(text, "    The GPU works {device} of it, the host {host} for {launches} launches{factor}; {of}.")?;
     for one in &time.unrecorded {
-        let times = format!("{:.1} to {:.1}", one.low, one.high);
-        writeln!(
-            text,
-            "    {:.0} % of it are {}, of which no card of this architecture has a record: {times} times.",
-            one.share * 100.0,
-            one.kernels
-        )?;
+        let (share, times) = (one.share * 100.0, format!("{:.1} to {:.1} times", one.low, one.high));
+        let what = format!("{}, of which no card of this architecture has a record", one.kernels);
+        writeln!(text, "    {share:.0} % of it are {what}: {times}.")?;
     }
     if !time.throughput().is_empty() {
         writeln!(text, "    That is {} (predicted).", time.throughput())?;
@@ -73,47 +70,30 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
     if let Some(passes) = time.passes.filter(|passes| *passes > 1) {
         writeln!(text, "    All {passes} forward passes take {} (predicted), one after the other.", seconds(time.total_seconds))?;
     }
-    if let Some(cost) = &time.cost {
-        let [of, low, high] = [cost.of_1000_steps, cost.low, cost.high].map(money);
-        writeln!(
-            text,
-            "    1000 steps cost {of} {} ({low} to {high}; predicted), at {} an hour on {} ({}).",
-            cost.currency, cost.per_hour, cost.date, cost.source
-        )?;
+    if let Some(Cost { of_1000_steps, low, high, per_hour, currency, date, source }) = &time.cost {
+        let [of, low, high] = [of_1000_steps, low, high].map(|cost| money(*cost));
+        let price = format!("{per_hour} an hour on {date} ({source})");
+        writeln!(text, "    1000 steps cost {of} {currency} ({low} to {high}; predicted), at {price}.")?;
     }
     for row in &time.phases {
-        writeln!(
-            text,
-            "    {:<10} {:>9} of the GPU {:>9} of the host   bound by {}",
-            row.phase,
-            seconds(row.device_seconds),
-            seconds(row.host_seconds),
-            row.bound_by
-        )?;
+        let (device, host) = (seconds(row.device_seconds), seconds(row.host_seconds));
+        writeln!(text, "    {:<10} {device:>9} of the GPU {host:>9} of the host   bound by {}", row.phase, row.bound_by)?;
     }
     writeln!(text, "  Modules whose kernels take longest (predicted)")?;
-    for row in time.modules.iter().take(ROWS) {
-        let share = share_of((row.seconds * 1e12) as i64, (time.device_seconds * 1e12) as i64);
-        let name = if row.module.is_empty() { "outside of modules" } else { &row.module };
-        writeln!(text, "    {:>10}  {share:>5}  {:<9}  {name}", seconds(row.seconds), row.bound_by)?;
+    for [name, seconds, share, bound_by] in modules(time).take(ROWS) {
+        writeln!(text, "    {seconds:>10}  {share:>5}  {bound_by:<9}  {name}")?;
     }
     writeln!(text, "  Kernels that take longest (predicted)")?;
     for row in time.kernels.iter().take(ROWS) {
-        let share = share_of((row.seconds * 1e12) as i64, (time.device_seconds * 1e12) as i64);
+        let share = share(row.seconds, time);
         let back = if row.backward { "backward of " } else { "" };
         let place = place_or_not(row.line.as_ref());
         writeln!(text, "    {:>10}  {share:>5}  {:<9}  {}, {back}{place}", seconds(row.seconds), row.bound_by, row.operator)?;
     }
     for one in &time.misaligned {
-        writeln!(
-            text,
-            "  Size {} is no multiple of 8: its products take {}, padded to {} {} (predicted), at {}",
-            one.size,
-            seconds(one.seconds),
-            one.padded,
-            seconds(one.padded_seconds),
-            place_or_not(one.line.as_ref())
-        )?;
+        let (took, padded, place) = (seconds(one.seconds), seconds(one.padded_seconds), place_or_not(one.line.as_ref()));
+        let than = format!("padded to {} {padded} (predicted)", one.padded);
+        writeln!(text, "  Size {} is no multiple of 8: its products take {took}, {than}, at {place}", one.size)?;
     }
     // What the host does between two launches is in its time.
     let is_loaded_here = time.loading.as_ref().is_some_and(|loading| loading.workers == 0);

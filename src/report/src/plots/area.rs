@@ -1,9 +1,9 @@
 //! What lives through the phases of a step, read from the points of a pass.
 
-use super::{PlotView, levels};
+use super::{PlotView, levels, texts};
 use anyhow::Result;
 use chart::{Areas, MemoryCurve, Panel, PhaseBand, areas};
-use record::protocol::{Metric, PlainCell};
+use record::protocol::{Metric, PlainCell, PlainPlot, PlotKind};
 use record::results::{PassRecord, Status};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,10 +16,18 @@ const MOST_POINTS: usize = 1 << 20;
 
 /// What a picture of areas shows, as the protocol says it.
 pub struct AreaDesign<'a> {
-    pub panels: &'a [&'a str],
-    pub layers: &'a [Metric],
-    pub boundary: &'a str,
-    pub phases: &'a [String],
+    panels: Vec<&'a str>,
+    layers: &'a [Metric],
+    boundary: &'a str,
+    phases: &'a [String],
+}
+
+impl<'a> AreaDesign<'a> {
+    /// None of a plot that is another picture.
+    pub fn of(plot: &'a PlainPlot) -> Option<AreaDesign<'a>> {
+        let PlotKind::Area { panels, layers, boundary, phases } = &plot.kind else { return None };
+        Some(AreaDesign { panels: texts(panels), layers, boundary, phases })
+    }
 }
 
 pub fn area(view: &PlotView, design: &AreaDesign) -> Result<Option<String>> {
@@ -118,27 +126,19 @@ mod tests {
     fn record(samples: &[(&str, u32, f64)]) -> PassRecord {
         let sample = |(metric, sample, value): &(&str, u32, f64)| Sample {
             metric: metric.to_string(),
-            unit: "B".into(),
             value: *value,
             sample: *sample,
-            reason: String::new(),
+            ..Sample::default()
         };
-        PassRecord {
-            cell: PlainCell::parse("model=mlp").unwrap(),
-            pass: Pass::Memory,
-            round: 1,
-            status: Status::Ok,
-            reason: String::new(),
-            seconds: None,
-            samples: samples.iter().map(sample).collect(),
-        }
+        let not_run = PassRecord::not_run(&PlainCell::parse("model=mlp").unwrap(), Pass::Memory, 1, Status::Ok, "");
+        PassRecord { samples: samples.iter().map(sample).collect(), ..not_run }
     }
 
     #[test]
     fn curves_are_read_from_the_points_where_they_change() {
         let layers = ["curve.a", "curve.b"].map(|name| Metric::counted(name, "", "B"));
         let names = ["forward", "backward"].map(str::to_string);
-        let design = AreaDesign { panels: &["model"], layers: &layers, boundary: "curve.phase", phases: &names };
+        let design = AreaDesign { panels: vec!["model"], layers: &layers, boundary: "curve.phase", phases: &names };
         let phases = [("curve.phase", 0, 0.0), ("curve.phase", 2, 1.0), ("curve.phase", 5, 2.0)];
         let curves = [("curve.a", 0, 10.0), ("curve.b", 0, 0.0), ("curve.b", 2, 30.0), ("curve.b", 4, 5.0)];
         let course = read(&record(&[&phases[..], &curves].concat()), &design).unwrap();

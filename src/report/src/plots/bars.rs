@@ -15,7 +15,7 @@ const BAR: i32 = 16;
 const STEP: i32 = 21;
 const GAP: i32 = 14;
 /// Widest that the names of clusters may be.
-pub const NAMES: i32 = 210;
+const NAMES: i32 = 210;
 /// Where some cluster has more bars than this, all are sorted, in one colour.
 const MANY: usize = 5;
 /// Widest that the names of bars may be, and on a phone.
@@ -24,21 +24,21 @@ const LEVELS: i32 = 182;
 /// Room right of the longest bar for its figure.
 const FIGURES: i32 = 70;
 
-pub struct Bar {
-    pub level: String,
+struct Bar {
+    level: String,
     /// Place of the level among those of the studied factor; the look follows it, so that it is the same in every cluster.
-    pub rank: usize,
+    rank: usize,
     /// A ratio or an amount, or why there is none.
-    pub outcome: Result<Interval, String>,
+    outcome: Result<Interval, String>,
 }
 
 /// What the lengths of bars mean.
-pub struct Lengths<'a> {
-    pub title: &'a str,
+struct Lengths<'a> {
+    title: &'a str,
     /// `x` for ratios, or the unit of amounts.
-    pub unit: &'a str,
+    unit: &'a str,
     /// What 1x is, beside its line; amounts have none.
-    pub baseline: Option<&'a str>,
+    baseline: Option<&'a str>,
 }
 
 impl Lengths<'_> {
@@ -51,11 +51,11 @@ impl Lengths<'_> {
     }
 }
 
-pub struct Cluster {
-    pub name: Vec<String>,
+struct Cluster {
+    name: Vec<String>,
     /// What 1x is.
-    pub baseline: String,
-    pub bars: Vec<Bar>,
+    baseline: String,
+    bars: Vec<Bar>,
 }
 
 impl Cluster {
@@ -70,7 +70,8 @@ impl Cluster {
     }
 }
 
-pub fn bars(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
+/// The ratios of all levels to their baseline, or where `absolute` the amounts of all levels, the baseline among them.
+pub fn bars(view: &PlotView, clusters: &[&str], absolute: bool) -> Result<Option<String>> {
     let view = &view.only(|grid| clusters.iter().all(|factor| !grid.levels_of(factor).is_empty()));
     let Some(grid) = view.cells.first().and_then(|cell| view.recorded.grid_of(cell)) else {
         return Ok(None);
@@ -78,46 +79,35 @@ pub fn bars(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
     let view = &view.only(|other| other.studied == grid.studied);
     let mut factors = view.distinguishing_factors(clusters, &[&grid.studied]);
     // Who ran it is no factor of cells that the lab runs itself.
-    factors.retain(|factor| {
-        view.cells.iter().any(|cell| cell.get(factor).is_some() && view.recorded.ratio(cell, view.metric).is_some())
-    });
+    let has_ratio = |factor: &str, cell: &PlainCell| cell.get(factor).is_some() && view.recorded.ratio(cell, view.metric).is_some();
+    factors.retain(|factor| absolute || view.cells.iter().any(|cell| has_ratio(factor, cell)));
     let header = (factors.join(" · "), grid.studied.to_string());
-    let clusters = collect(view, &factors, name_width(view, &header.0));
-    if clusters.iter().all(|c| c.bars.iter().all(|bar| bar.outcome.is_err())) {
+    let width = name_width(view, &header.0);
+    let clusters = if absolute { amounts(view, &factors, &grid.studied, width) } else { ratios(view, &factors, width) };
+    if clusters.iter().all(|cluster| cluster.bars.iter().all(|bar| bar.outcome.is_err())) {
         return Ok(None);
+    }
+    if absolute {
+        let unit = view.metric.shown_unit();
+        return paint(view, &clusters, header, &Lengths { title: &view.label(), unit, baseline: None }).map(Some);
     }
     let baseline = format!("1x: {}", view.recorded.protocol.doing(&grid.studied, grid.baseline_level()));
     let title = format!("{} relative to the baseline", view.label());
     paint(view, &clusters, header, &Lengths { title: &title, unit: "x", baseline: Some(&baseline) }).map(Some)
 }
 
-/// The amounts of all levels, the baseline among them.
-pub fn amounts(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
-    let view = &view.only(|grid| clusters.iter().all(|factor| !grid.levels_of(factor).is_empty()));
-    let Some(studied) = view.cells.first().and_then(|cell| view.recorded.grid_of(cell)).map(|grid| grid.studied.as_str()) else {
-        return Ok(None);
-    };
-    let view = &view.only(|other| other.studied == studied);
-    let factors = view.distinguishing_factors(clusters, &[studied]);
-    let header = (factors.join(" · "), studied.to_string());
-    let width = name_width(view, &header.0);
-    let told = |cell: &PlainCell| view.value(cell).is_some() || view.is_out_of_memory(cell);
-    let groups = grouped(view.cells.iter().filter(|cell| told(cell)).map(|cell| (levels(cell, &factors), cell)));
+fn amounts(view: &PlotView, factors: &[&str], studied: &str, width: i32) -> Vec<Cluster> {
+    let told = |cell: &&PlainCell| view.value(cell).is_some() || view.is_out_of_memory(cell);
+    let groups = grouped(view.cells.iter().filter(told).map(|cell| (levels(cell, factors), cell)));
     let cluster = |(name, cells): (String, Vec<&PlainCell>)| {
         let bar = |cell: &&PlainCell| Bar {
             level: shortened(cell.get(studied).unwrap_or(""), SMALL, LEVEL),
             rank: 0,
             outcome: view.value(cell).map(Interval::exact).ok_or_else(|| view.obstacle(cell).unwrap_or("not run").to_string()),
         };
-        let name = wrapped(&name, TEXT, width).iter().map(|line| shortened(line, TEXT, width)).collect();
-        Cluster { name, baseline: String::new(), bars: cells.iter().map(bar).collect() }
+        Cluster { name: name_lines(&name, width), baseline: String::new(), bars: cells.iter().map(bar).collect() }
     };
-    let clusters: Vec<Cluster> = groups.into_iter().map(cluster).collect();
-    if clusters.iter().all(|cluster| cluster.bars.iter().all(|bar| bar.outcome.is_err())) {
-        return Ok(None);
-    }
-    let unit = view.metric.shown_unit();
-    paint(view, &clusters, header, &Lengths { title: &view.label(), unit, baseline: None }).map(Some)
+    groups.into_iter().map(cluster).collect()
 }
 
 /// Room for the names of clusters: beside the bars at least as wide as their header, on a phone all of it.
@@ -125,7 +115,11 @@ fn name_width(view: &PlotView, header: &str) -> i32 {
     if view.head.width <= NARROW { view.head.width - 2 * EDGE } else { NAMES.max(text_width(header, SMALL)) }
 }
 
-fn collect(view: &PlotView, factors: &[&str], width: i32) -> Vec<Cluster> {
+fn name_lines(name: &str, width: i32) -> Vec<String> {
+    wrapped(name, TEXT, width).iter().map(|line| shortened(line, TEXT, width)).collect()
+}
+
+fn ratios(view: &PlotView, factors: &[&str], width: i32) -> Vec<Cluster> {
     let mut seen: Vec<String> = Vec::new();
     let keyed = view.cells.iter().filter_map(|cell| Some((levels(cell, factors), (cell, view.recorded.grid_of(cell)?))));
     // Where nothing was run at all, the report says so beside its tables.
@@ -151,8 +145,7 @@ fn collect(view: &PlotView, factors: &[&str], width: i32) -> Vec<Cluster> {
         // PyTorch's own run of a level may lack a figure that ours has.
         let known: Vec<String> = bars.iter().filter(|bar| bar.outcome.is_ok()).map(|bar| bar.level.clone()).collect();
         bars.retain(|bar| bar.outcome.is_ok() || !known.contains(&bar.level));
-        let name: Vec<String> = wrapped(&name, TEXT, width).iter().map(|line| shortened(line, TEXT, width)).collect();
-        Cluster { name, baseline: scale.unwrap_or_else(|| "no baseline".to_string()), bars }
+        Cluster { name: name_lines(&name, width), baseline: scale.unwrap_or_else(|| "no baseline".to_string()), bars }
     });
     let mut clusters: Vec<Cluster> = clusters.collect();
     join_alike(&mut clusters);
@@ -210,7 +203,7 @@ fn outcome(view: &PlotView, cell: &PlainCell, baseline: &PlainCell) -> Result<In
 }
 
 /// Clusters of bars; the header names the clusters and the bars.
-pub fn paint(view: &PlotView, clusters: &[Cluster], header: (String, String), lengths: &Lengths) -> Result<String> {
+fn paint(view: &PlotView, clusters: &[Cluster], header: (String, String), lengths: &Lengths) -> Result<String> {
     let (width, narrow) = (view.head.width, view.head.width <= NARROW);
     let names = clusters.iter().flat_map(|c| c.name.iter().map(|line| text_width(line, TEXT)));
     let scales = clusters.iter().map(|c| text_width(&c.baseline, SMALL));

@@ -21,7 +21,7 @@ pub fn beside(runs: &[Recorded], published: &Published) -> Result<Option<Picture
     let found: Vec<_> = runs
         .iter()
         .flat_map(|run| run.reproductions.iter().map(move |found| (run, found)))
-        .filter(|(_, found)| found.published.id == published.id && found.comparable)
+        .filter(|(_, found)| found.of.id == published.id && found.carries)
         .collect();
     let parts = published.rule.as_ref().map_or(Vec::new(), PlainRule::parts);
     let row = |(n, rule): (usize, &&RulePart)| {
@@ -40,7 +40,7 @@ pub fn beside(runs: &[Recorded], published: &Published) -> Result<Option<Picture
         let dots: Vec<Dot> = std::iter::once(theirs).chain(ours).collect();
         let label = runs[0].protocol.metric(metric).map_or("", |m| m.label);
         let name = of.split_whitespace().next_back().and_then(|term| Some(term.split_once('=')?.1)).unwrap_or("").to_string();
-        (dots.len() > 1).then(|| (label, Row { name, panels: vec![dots] }))
+        (dots.len() > 1).then_some((label, Row { name, dots }))
     };
     let mut rows: Vec<(&str, Row)> = parts.iter().enumerate().filter_map(row).collect();
     let first = rows.first().map_or("", |(label, _)| label);
@@ -52,8 +52,7 @@ pub fn beside(runs: &[Recorded], published: &Published) -> Result<Option<Picture
     if rows.len() < FEWEST {
         return Ok(None);
     }
-    let near =
-        |row: &&Row| row.panels[0][1..].iter().all(|dot| dot.middle >= row.panels[0][0].low && dot.middle <= row.panels[0][0].high);
+    let near = |row: &&Row| row.dots[1..].iter().all(|dot| dot.middle >= row.dots[0].low && dot.middle <= row.dots[0].high);
     let title = format!(
         "{} of {} published ratios that can be compared come out within a tenth",
         rows.iter().filter(near).count(),
@@ -65,6 +64,6 @@ pub fn beside(runs: &[Recorded], published: &Published) -> Result<Option<Picture
     Picture::drawn(&name, format!("Published figures beside ours: {}", published.figure), |width| {
         let head = Head::new(&title, &format!("{}{what}", published.source), width);
         let axis = RangeAxis { title: "change against the baseline".to_string(), tick: percent, reference: 1.0 };
-        ranges(&Ranges { head: &head, axes: vec![axis], series: series.clone(), rows: rows.clone() }).map(Some)
+        ranges(&Ranges { head: &head, axis, series: series.clone(), rows: rows.clone() }).map(Some)
     })
 }

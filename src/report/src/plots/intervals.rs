@@ -30,12 +30,12 @@ pub fn intervals(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
         let text = format!("{} ({})", percent(ratio.estimate), change(ratio.low, ratio.high));
         Some(Row {
             name: name(cell),
-            panels: vec![vec![Dot { series: 0, middle: ratio.estimate, low: ratio.low, high: ratio.high, text }]],
+            dots: vec![Dot { series: 0, middle: ratio.estimate, low: ratio.low, high: ratio.high, text }],
         })
     };
     let title = format!("change against {}, 95 % CI", view.recorded.protocol.doing(&grid.studied, grid.baseline_level()));
     let axis = RangeAxis { title, tick: super::change_tick, reference: 1.0 };
-    ranges(&Ranges { head: &view.head, axes: vec![axis], series: vec![], rows: cells.iter().filter_map(row).collect() }).map(Some)
+    ranges(&Ranges { head: &view.head, axis, series: vec![], rows: cells.iter().filter_map(row).collect() }).map(Some)
 }
 
 /// The signed errors of a prediction, a row for each model: on which side of the truth they are.
@@ -49,35 +49,18 @@ pub fn signed(view: &PlotView) -> Result<Option<String>> {
     let row = |(model, errors): &(String, Vec<f64>)| {
         let (low, high) = extent(errors.iter().copied());
         let text = format!("{} to {}", signed_percent(low), signed_percent(high));
-        Row { name: model.clone(), panels: vec![vec![Dot { series: 0, middle: median(errors), low, high, text }]] }
+        Row { name: model.clone(), dots: vec![Dot { series: 0, middle: median(errors), low, high, text }] }
     };
     let axis = RangeAxis { title: "signed error, relative to the measured peak".to_string(), tick: signed_percent, reference: 0.0 };
-    ranges(&Ranges { head: &view.head, axes: vec![axis], series: vec![], rows: models.iter().map(row).collect() }).map(Some)
-}
-
-/// On which side of the truth all errors are.
-pub fn signed_finding(view: &PlotView) -> Option<String> {
-    let name = view.metric.signed?;
-    let errors: Vec<f64> = view.cells.iter().filter_map(|cell| view.recorded.samples.value(cell, name)).collect();
-    let (low, high) = (errors.iter().copied().reduce(f64::min)?, errors.iter().copied().reduce(f64::max)?);
-    let what = super::findings::capital(view.metric.label.trim_start_matches("error of "));
-    let between = |near: f64, far: f64| format!("{} to {}", signed_percent(near.abs()), signed_percent(far.abs())).replace('+', "");
-    Some(match (low < -0.0005, high > 0.0005) {
-        (false, false) => format!("{what} is right within 0.05 %"),
-        (true, false) => format!("{what} is never too high: too low by {}", between(high, low)),
-        (false, true) => format!("{what} is never too low: too high by {}", between(low, high)),
-        (true, true) => format!("{what} is off by {} to {}", signed_percent(low), signed_percent(high)),
-    })
+    ranges(&Ranges { head: &view.head, axis, series: vec![], rows: models.iter().map(row).collect() }).map(Some)
 }
 
 fn signed_percent(share: f64) -> String {
     let percent = (share * 1000.0).round() / 10.0;
-    let sign = if percent > 0.0 {
-        "+"
-    } else if percent < 0.0 {
-        "−"
-    } else {
-        ""
+    let sign = match percent {
+        percent if percent > 0.0 => "+",
+        percent if percent < 0.0 => "−",
+        _ => "",
     };
     format!("{sign}{} %", tick(percent.abs(), "1"))
 }

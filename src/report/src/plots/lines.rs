@@ -1,6 +1,6 @@
 //! A metric over a numeric factor, both axes logarithmic.
 
-use super::{PlotView, grouped, levels};
+use super::{PlotView, distinct, grouped, levels};
 use anyhow::Result;
 use base::units::{Bytes, tick};
 use chart::Scale;
@@ -40,8 +40,7 @@ pub fn lines(view: &PlotView, x: &str, series: &[&str]) -> Result<Option<String>
         && all.len() > MOST_SHARES
         && is_share(view)
     {
-        let levels: Vec<String> =
-            grouped(view.cells.iter().map(|cell| (levels(cell, &[first]), ()))).into_iter().map(|(l, _)| l).collect();
+        let levels = distinct(view.cells.iter().map(|cell| levels(cell, &[first])));
         if levels.len() == 2 {
             return panels(view, x, (first, &levels), rest).map(Some);
         }
@@ -52,22 +51,16 @@ pub fn lines(view: &PlotView, x: &str, series: &[&str]) -> Result<Option<String>
 /// Two panels, side by side or on a phone one below the other, for lines that would hide each other in one.
 fn panels(view: &PlotView, x: &str, (factor, split): (&str, &[String]), rest: &[&str]) -> Result<String> {
     let (width, narrow) = (view.head.width, view.head.width <= NARROW);
-    let mut known: Vec<String> = Vec::new();
     let of_level = |level: &String| {
         let cells = view.cells.iter().filter(|cell| cell.get(factor) == Some(level.as_str())).cloned().collect();
-        let mut series = collect(&PlotView { cells, head: view.head.clone(), ..*view }, x, rest);
-        // A line looks the same in both panels.
-        for line in &mut series {
-            let place = known.iter().position(|label| *label == line.label).unwrap_or_else(|| {
-                known.push(line.label.clone());
-                known.len() - 1
-            });
-            line.look = look(place);
-        }
-        series
+        collect(&PlotView { cells, head: view.head.clone(), ..*view }, x, rest)
     };
-    let drawn: Vec<Vec<Series>> = split.iter().map(of_level).collect();
-    let all = || drawn.iter().flatten();
+    let mut drawn: Vec<Vec<Series>> = split.iter().map(of_level).collect();
+    // A line looks the same in both panels.
+    let labels = distinct(drawn.iter().flatten().map(|line| line.label.clone()));
+    for line in drawn.iter_mut().flatten() {
+        line.look = look(labels.iter().position(|label| *label == line.label).unwrap_or(0));
+    }
     let across = if narrow { 1 } else { split.len() as i32 };
     let each = (width - 2 * EDGE - (across - 1) * BETWEEN) / across;
     let top = view.head.bottom() + 2 * LABEL_STEP + TEXT;
@@ -77,16 +70,12 @@ fn panels(view: &PlotView, x: &str, (factor, split): (&str, &[String]), rest: &[
         .map(|(n, series)| {
             let from = EDGE + if narrow { 0 } else { n * (each + BETWEEN) };
             let top = top + if narrow { n * (PANEL_HEIGHT + PANEL_ROOM) } else { 0 };
-            LineFrame::within(view, &series.iter().collect::<Vec<_>>(), (from, from + each), (top, PANEL_HEIGHT), 0)
+            LineFrame::within(view, series, (from, from + each), (top, PANEL_HEIGHT), 0)
         })
         .collect();
     let below = frames.last().map_or(top, |frame| frame.bottom) + 66;
-    let mut named: Vec<&Series> = Vec::new();
-    for line in all() {
-        if !named.iter().any(|other| other.label == line.label) {
-            named.push(line);
-        }
-    }
+    let named = labels.iter().filter_map(|label| drawn.iter().flatten().find(|line| line.label == *label));
+    let named: Vec<&Series> = named.collect();
     let height = below + (named.len() as i32 + 2) * LABEL_STEP;
     picture((width, height), &view.head.spoken(), |canvas| {
         view.head.draw(canvas);
@@ -149,11 +138,11 @@ impl LineFrame {
         let labels = series.iter().map(|s| text_width(&s.label, TEXT)).chain((lost > 0).then(|| text_width("out of memory", TEXT)));
         let (width, narrow) = (view.head.width, view.head.width <= NARROW);
         let right = if narrow { width - EDGE } else { width - EDGE - 52 - labels.max().unwrap_or(0) };
-        LineFrame::within(view, &series.iter().collect::<Vec<_>>(), (EDGE, right), (band, PLOT_HEIGHT), lost)
+        LineFrame::within(view, series, (EDGE, right), (band, PLOT_HEIGHT), lost)
     }
 
     /// A frame between two edges, below `band`, with room for the crosses of so many lines.
-    fn within(view: &PlotView, series: &[&Series], (from, right): (i32, i32), (band, height): (i32, i32), lost: i32) -> LineFrame {
+    fn within(view: &PlotView, series: &[Series], (from, right): (i32, i32), (band, height): (i32, i32), lost: i32) -> LineFrame {
         let top = band + if lost > 0 { lost * BAND_ROW + 8 } else { 0 };
         let bottom = top + height;
         let limit = limit(view);

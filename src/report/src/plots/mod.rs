@@ -1,10 +1,8 @@
 //! The pictures of the report. Each is a pure function of what was recorded, so that the same samples give the same bytes.
 
-mod against;
 mod area;
 mod bars;
 mod beside;
-mod findings;
 mod intervals;
 mod lines;
 
@@ -18,23 +16,22 @@ use record::results::Status;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
+pub use base::order::{distinct, grouped};
 pub use beside::beside;
 
-/// A picture with its narrow form for phones.
+/// A picture with its narrow form for phones, as a page shows it.
 #[derive(Debug, Clone, Serialize)]
 pub struct PictureLink {
-    pub file: String,
-    pub narrow: String,
-    pub alt: String,
-}
-
-#[derive(Debug, Clone)]
-pub struct Picture {
     /// Names of the files under `plots/`, for a page and for a phone.
     pub file: String,
     pub narrow: String,
     /// What the picture shows, for who cannot see it.
     pub alt: String,
+}
+
+#[derive(Debug, Clone)]
+pub struct Picture {
+    pub link: PictureLink,
     pub svg: String,
     pub narrow_svg: String,
     pub is_on_front: bool,
@@ -44,22 +41,12 @@ impl Picture {
     /// Draws a picture twice; nothing where there is nothing to draw.
     fn drawn(name: &str, alt: String, draw: impl Fn(i32) -> Result<Option<String>>) -> Result<Option<Picture>> {
         let (Some(svg), Some(narrow_svg)) = (draw(WIDE)?, draw(NARROW)?) else { return Ok(None) };
-        Ok(Some(Picture {
-            file: format!("{name}.svg"),
-            narrow: format!("{name}-narrow.svg"),
-            alt,
-            svg,
-            narrow_svg,
-            is_on_front: false,
-        }))
-    }
-
-    pub fn link(&self) -> PictureLink {
-        PictureLink { file: self.file.clone(), narrow: self.narrow.clone(), alt: self.alt.clone() }
+        let link = PictureLink { file: format!("{name}.svg"), narrow: format!("{name}-narrow.svg"), alt };
+        Ok(Some(Picture { link, svg, narrow_svg, is_on_front: false }))
     }
 }
 
-/// Draws one plot of a protocol for one machine, under a title or else under what its figures say; nothing where the machine has no figure
+/// Draws one plot of a protocol for one machine, under a title, or what its areas say, or its caption; nothing where the machine has no figure
 /// for it.
 ///
 /// # Errors
@@ -70,25 +57,24 @@ pub fn draw(recorded: &Recorded, plot: &PlainPlot, title: Option<&str>) -> Resul
     };
     let draw = |width: i32| -> Result<Option<String>> {
         let mut view = PlotView::new(recorded, plot, metric, width);
-        let finding = || intervals::signed_finding(&view).or_else(|| findings::finding(&view, plot));
-        if let Some(finding) = title.map(str::to_string).or_else(finding) {
-            view.head = Head::new(&finding, &format!("{} {}", full_stop(&plot.caption), whose(recorded)), width);
+        let areas = area::AreaDesign::of(plot);
+        let finding = || areas.as_ref().and_then(|design| area::finding(&view, design));
+        if let Some(title) = title.map(str::to_string).or_else(finding) {
+            view.head = Head::new(&title, &format!("{} {}", full_stop(&plot.caption), whose(recorded)), width);
         }
         if let Some(svg) = intervals::signed(&view)? {
             return Ok(Some(svg));
         }
         match &plot.kind {
             PlotKind::Lines { x, series } => lines::lines(&view, x, &texts(series)),
-            PlotKind::Bars { clusters, absolute: true } => bars::amounts(&view, &texts(clusters)),
             // Times are no bars from zero: a difference of a few percent would not be seen.
-            PlotKind::Bars { clusters, .. } if metric.pass == Pass::Time => intervals::intervals(&view, &texts(clusters)),
-            PlotKind::Bars { clusters, absolute: false } => bars::bars(&view, &texts(clusters)),
-            PlotKind::Area { panels, layers, boundary, phases } => {
-                area::area(&view, &area::AreaDesign { panels: &texts(panels), layers, boundary, phases })
+            PlotKind::Bars { clusters, absolute: false } if metric.pass == Pass::Time => {
+                intervals::intervals(&view, &texts(clusters))
             }
+            PlotKind::Bars { clusters, absolute } => bars::bars(&view, &texts(clusters), *absolute),
+            PlotKind::Area { .. } => areas.as_ref().map_or(Ok(None), |design| area::area(&view, design)),
             // A table, which stands among the others.
             PlotKind::Ranking { .. } => Ok(None),
-            PlotKind::Against { reference, looks } => against::against(&view, reference, &texts(looks)),
         }
     };
     let name = format!("{}-{}-{}", slug(&recorded.protocol.name), slug(&plot.name), slug(&recorded.machine));
@@ -217,23 +203,6 @@ fn change_tick(ratio: f64) -> String {
         percent if percent > 0.0 => format!("+{percent} %"),
         percent => format!("−{} %", percent.abs()),
     }
-}
-
-/// Items by key, in the order in which keys appear first.
-pub fn grouped<K: PartialEq, T>(items: impl IntoIterator<Item = (K, T)>) -> Vec<(K, Vec<T>)> {
-    let mut groups: Vec<(K, Vec<T>)> = Vec::new();
-    for (key, item) in items {
-        match groups.iter_mut().find(|(k, _)| *k == key) {
-            Some((_, group)) => group.push(item),
-            None => groups.push((key, vec![item])),
-        }
-    }
-    groups
-}
-
-/// Each once, in the order in which they appear first.
-pub fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
-    grouped(items.into_iter().map(|item| (item, ()))).into_iter().map(|(item, _)| item).collect()
 }
 
 /// The least and the largest; from infinity to its negative where there is none.

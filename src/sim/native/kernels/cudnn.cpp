@@ -11,6 +11,14 @@ namespace {
 
 // ---- convolution -------------------------------------------------------------------------------------------------------------------------
 
+// A result, and contiguous copies of what it is made of.
+Tensor convolved(const Tensor& x, const Tensor& weight, IntArrayRef sizes) {
+  const auto format = at::native::cudnn_conv_suggest_memory_format(x, weight);
+  const Tensor y = at::empty(sizes, x.options().memory_format(format));
+  const Tensor contiguous_weight = weight.contiguous(format), contiguous_x = x.contiguous(format);
+  return y;
+}
+
 Tensor convolution(const Tensor& x, const Tensor& weight, SymInts padding, SymInts stride, SymInts dilation, c10::SymInt, bool, bool, bool) {
   std::vector<int64_t> sizes = {x.size(0), weight.size(0)};
   for (int64_t i = 2; i < x.dim(); i++) {
@@ -18,10 +26,7 @@ Tensor convolution(const Tensor& x, const Tensor& weight, SymInts padding, SymIn
     const int64_t kernel = dilation[at].expect_int() * (weight.size(i) - 1) + 1;
     sizes.push_back((x.size(i) + 2 * padding[at].expect_int() - kernel) / stride[at].expect_int() + 1);
   }
-  const auto format = at::native::cudnn_conv_suggest_memory_format(x, weight);
-  const Tensor y = at::empty(sizes, x.options().memory_format(format));
-  const Tensor contiguous_weight = weight.contiguous(format), contiguous_x = x.contiguous(format);
-  return y;
+  return convolved(x, weight, sizes);
 }
 
 // As dense as convolution's gradient for its input.
@@ -33,17 +38,7 @@ Tensor transposed(const Tensor& x, const Tensor& weight, SymInts padding, SymInt
     sizes.push_back((x.size(i) - 1) * stride[at].expect_int() - 2 * padding[at].expect_int() +
                     dilation[at].expect_int() * (weight.size(i) - 1) + output_padding[at].expect_int() + 1);
   }
-  const auto format = at::native::cudnn_conv_suggest_memory_format(x, weight);
-  const Tensor y = at::empty(sizes, x.options().memory_format(format));
-  const Tensor contiguous_weight = weight.contiguous(format), contiguous_x = x.contiguous(format);
-  return y;
-}
-
-Tensor for_input(const Tensor& x, const Tensor& gradient, const Tensor& weight) {
-  const auto format = at::native::cudnn_conv_suggest_memory_format(gradient, weight);
-  const Tensor dx = at::empty(x.sizes(), gradient.options().memory_format(format));
-  const Tensor contiguous_weight = weight.contiguous(format), contiguous_gradient = gradient.contiguous(format);
-  return dx;
+  return convolved(x, weight, sizes);
 }
 
 Tensor for_weight(const Tensor& x, const Tensor& gradient, const Tensor& weight) {
@@ -56,7 +51,7 @@ Tensor for_weight(const Tensor& x, const Tensor& gradient, const Tensor& weight)
 std::tuple<Tensor, Tensor> convolution_backward(const Tensor& x, const Tensor& gradient, const Tensor& weight, IntArrayRef, IntArrayRef,
                                                 IntArrayRef, int64_t, bool, bool, bool, std::array<bool, 2> wanted) {
   const Tensor formatted = gradient.to(x.suggest_memory_format());
-  const Tensor dx = wanted[0] ? for_input(x, formatted, weight) : Tensor();
+  const Tensor dx = wanted[0] ? convolved(formatted, weight, x.sizes()) : Tensor();
   return {dx, wanted[1] ? for_weight(x, formatted, weight) : Tensor()};
 }
 

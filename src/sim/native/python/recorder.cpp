@@ -343,6 +343,16 @@ Kind kind_of(Entry::Action action) {
   }
 }
 
+// Writes an event that `fill` has given what is its own.
+template <typename Fill>
+void tell_of(Kind kind, Fill fill) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (!is_open()) return;
+  Event event = now(kind);
+  fill(event);
+  write(event);
+}
+
 // An evaluation is over where something is made with gradients on, outside of its modules: the next batch, for instance. Under the mutex.
 void leave_pass_without_gradients() {
   const Phase phase = current_phase.load();
@@ -398,19 +408,17 @@ void follow(const Entry& entry) {
       live.erase(found);
     }
   }
-  if (kind == Kind::kAlloc) {
-    event.rounded = (event.bytes + 511) / 512 * 512;
+  if (kind == Kind::kAlloc || kind == Kind::kOutOfMemory) {
     event.stack = current_stack;
     event.origin = current_origin;
     event.module = current_module ? current_module : origin_module;
     event.operator_ = current_operator;
+  }
+  if (kind == Kind::kAlloc) {
+    event.rounded = (event.bytes + 511) / 512 * 512;
     live.erase(event.address);
     meter = {written, event.address, sum};
   } else if (kind == Kind::kOutOfMemory) {
-    event.stack = current_stack;
-    event.origin = current_origin;
-    event.module = current_module ? current_module : origin_module;
-    event.operator_ = current_operator;
     ran_out.push_back(written);
     script_ran_out++;
   }
@@ -419,16 +427,14 @@ void follow(const Entry& entry) {
 
 static void taken_outside(int device, uint64_t address, int64_t bytes, const char* library) {
   const uint32_t stack = bytes > 0 ? gather_stack() : 0, name = operator_number(library);
-  const std::lock_guard<std::mutex> lock(mutex);
-  if (!is_open()) return;
-  Event event = now(Kind::kOutside);
-  event.device = static_cast<uint16_t>(device);
-  event.address = address;
-  event.bytes = bytes;
-  event.stack = stack ? stack : backward_stack.load();
-  event.module = current_module;
-  event.operator_ = name;
-  write(event);
+  tell_of(Kind::kOutside, [&](Event& event) {
+    event.device = static_cast<uint16_t>(device);
+    event.address = address;
+    event.bytes = bytes;
+    event.stack = stack ? stack : backward_stack.load();
+    event.module = current_module;
+    event.operator_ = name;
+  });
 }
 
 // recordHistory has other parameters in other versions of PyTorch.
@@ -514,9 +520,7 @@ void gather_stacks(bool theirs, uint64_t entries) {
 }
 
 void enter(Phase next) {
-  if (current_phase.exchange(next) == next || !is_open()) return;
-  const std::lock_guard<std::mutex> lock(mutex);
-  if (is_open()) write(now(Kind::kMark));
+  if (current_phase.exchange(next) != next && is_open()) tell_of(Kind::kMark, [](Event&) {});
 }
 
 void begin_pass(Phase next, int64_t flags, uint32_t module) {
@@ -527,13 +531,11 @@ void begin_pass(Phase next, int64_t flags, uint32_t module) {
   if (before == Phase::kBackward || before == Phase::kOptimizer) return;
   enter(next);
   begin_pass_of_work(flags & kBeginsGenerationOfPass);
-  const std::lock_guard<std::mutex> lock(mutex);
-  if (!is_open()) return;
-  Event event = now(Kind::kPass);
-  event.bytes = ++passes;
-  event.rounded = flags;
-  event.module = module;
-  write(event);
+  tell_of(Kind::kPass, [&](Event& event) {
+    event.bytes = ++passes;
+    event.rounded = flags;
+    event.module = module;
+  });
 }
 
 Phase phase() { return current_phase.load(); }
@@ -542,8 +544,7 @@ void end_step() {
   flush_work();
   step++;
   current_phase = Phase::kForward;
-  const std::lock_guard<std::mutex> lock(mutex);
-  if (is_open()) write(now(Kind::kMark));
+  tell_of(Kind::kMark, [](Event&) {});
 }
 
 uint32_t current_step() { return step.load(); }
@@ -579,14 +580,12 @@ void label(uint64_t address, Label category, uint32_t name) {
 
 void ended(int enough_seen) {
   flush_work();
-  const std::lock_guard<std::mutex> lock(mutex);
-  if (!is_open()) return;
-  Event event = now(Kind::kEnded);
-  event.bytes = enough_seen;
-  const auto stats = caching::get()->getDeviceStats(0);
-  event.allocated = stats.allocated_bytes[0].current;
-  event.reserved = stats.reserved_bytes[0].current;
-  write(event);
+  tell_of(Kind::kEnded, [&](Event& event) {
+    event.bytes = enough_seen;
+    const auto stats = caching::get()->getDeviceStats(0);
+    event.allocated = stats.allocated_bytes[0].current;
+    event.reserved = stats.reserved_bytes[0].current;
+  });
 }
 
 // A loop that waits for a value which never changes allocates, at most, what it gave back before: it is told from a slow script by how often.
@@ -605,17 +604,15 @@ void tell_of_endless(uint32_t stack) {
 
 void placeholder_read(const char* what, bool is_made_up, int64_t size, int64_t most) {
   const uint32_t stack = gather_stack(), name = operator_number(what);
-  const std::lock_guard<std::mutex> lock(mutex);
-  if (!is_open()) return;
-  tell_of_endless(stack);
-  Event event = now(Kind::kPlaceholder);
-  event.bytes = is_made_up;
-  event.rounded = size;
-  event.address = static_cast<uint64_t>(most);
-  event.stack = stack ? stack : backward_stack.load();
-  event.module = current_module;
-  event.operator_ = name;
-  write(event);
+  tell_of(Kind::kPlaceholder, [&](Event& event) {
+    tell_of_endless(stack);
+    event.bytes = is_made_up;
+    event.rounded = size;
+    event.address = static_cast<uint64_t>(most);
+    event.stack = stack ? stack : backward_stack.load();
+    event.module = current_module;
+    event.operator_ = name;
+  });
 }
 
 uint32_t set_operator(uint32_t name) {

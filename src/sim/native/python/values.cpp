@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <set>
 #include <unordered_map>
@@ -249,19 +250,6 @@ struct OnCpu {
   }
 };
 
-// A tensor, or those of a list; others have none.
-template <typename Function>
-void each_tensor(const IValue& value, const Function& function) {
-  if (value.isTensor()) {
-    function(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const IValue& one : value.toListRef()) function(one.toTensor());
-  } else if (value.isOptionalTensorList()) {
-    for (const IValue& one : value.toListRef())
-      if (one.isTensor()) function(one.toTensor());
-  }
-}
-
 struct Tensors {
   std::vector<Tensor> list;
   void add(const IValue& value) {
@@ -311,46 +299,27 @@ enum class Special {
 };
 
 Special special_of(const std::string& name) {
-  static const std::unordered_map<std::string, Special> specials = {
-      {"aten::_local_scalar_dense", Special::kItem},
-      {"aten::equal", Special::kEqual},
-      {"aten::allclose", Special::kEqual},
-      {"aten::nonzero", Special::kShape},
-      {"aten::masked_select", Special::kShape},
-      {"aten::_unique2", Special::kShape},
-      {"aten::unique_dim", Special::kShape},
-      {"aten::unique_consecutive", Special::kShape},
-      {"aten::unique_dim_consecutive", Special::kShape},
-      {"aten::repeat_interleave.Tensor", Special::kShape},
-      {"aten::bincount", Special::kShape},
-      {"aten::histc", Special::kCounts},
-      {"aten::argmax", Special::kBestInTurn},
-      {"aten::argmin", Special::kBestInTurn},
-      {"aten::argmax.out", Special::kBestInTurn},
-      {"aten::argmin.out", Special::kBestInTurn},
-      {"aten::multinomial", Special::kFirst},
-      {"aten::max.dim", Special::kBestInTurn},
-      {"aten::min.dim", Special::kBestInTurn},
-      {"aten::topk", Special::kInTurn},
-      {"aten::sort", Special::kInTurn},
-      {"aten::sort.stable", Special::kInTurn},
-      {"aten::isnan", Special::kFalse},
-      {"aten::isinf", Special::kFalse},
-      {"aten::isfinite", Special::kTrue},
-      // What is asked of all values is mostly whether they are valid.
-      {"aten::all", Special::kAll},
-      {"aten::all.dim", Special::kAll},
-      {"aten::all.dims", Special::kAll},
-      {"aten::isclose", Special::kTrue},
-      {"aten::gt.Scalar", Special::kMore},
-      {"aten::ge.Scalar", Special::kMore},
-      {"aten::lt.Scalar", Special::kLess},
-      {"aten::le.Scalar", Special::kLess},
-      {"aten::_amp_foreach_non_finite_check_and_unscale_", Special::kNothingFound},
-      {"aten::copy_", Special::kCopy},
+  // Without their namespace. What is asked of all values (kAll) is mostly whether they are valid.
+  static const std::map<Special, std::set<std::string>> specials = {
+      {Special::kItem, {"_local_scalar_dense"}},
+      {Special::kEqual, {"equal", "allclose"}},
+      {Special::kShape, {"nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive",
+                         "repeat_interleave.Tensor", "bincount"}},
+      {Special::kCounts, {"histc"}},
+      {Special::kFirst, {"multinomial"}},
+      {Special::kInTurn, {"topk", "sort", "sort.stable"}},
+      {Special::kBestInTurn, {"argmax", "argmin", "argmax.out", "argmin.out", "max.dim", "min.dim"}},
+      {Special::kAll, {"all", "all.dim", "all.dims"}},
+      {Special::kTrue, {"isfinite", "isclose"}},
+      {Special::kFalse, {"isnan", "isinf"}},
+      {Special::kMore, {"gt.Scalar", "ge.Scalar"}},
+      {Special::kLess, {"lt.Scalar", "le.Scalar"}},
+      {Special::kNothingFound, {"_amp_foreach_non_finite_check_and_unscale_"}},
+      {Special::kCopy, {"copy_"}},
   };
-  const auto found = specials.find(name);
-  return found == specials.end() ? Special::kNone : found->second;
+  for (const auto& [special, names] : specials)
+    if (name.rfind("aten::", 0) == 0 && names.count(name.substr(6))) return special;
+  return Special::kNone;
 }
 
 // PyTorch's own kernels for these take memory, or make views, and write nothing.
@@ -617,16 +586,16 @@ struct Around final : c10::OperatorKernel {
     if (name == "aten::histc" && is_whole(arguments[0].toTensor().scalar_type())) arguments[0] = arguments[0].toTensor().to(at::kDouble);
     Stack inputs = arguments;
     if (!run_on_cpu(op, &arguments)) return false;
-    if (!written_arguments.empty()) {
-      // In place, or into an argument: those are the results.
-      Tensors values;
-      for (const size_t i : written_arguments) values.add(inputs[i]);
-      for (size_t i = 0; i < written.list.size() && i < values.list.size(); i++) put(written.list[i], values.list[i], source, is_cast);
-      return true;
-    }
+    // In place, or into an argument: those are the results.
+    const bool is_written = !written_arguments.empty();
     Tensors values;
-    for (const IValue& value : arguments) values.add(value);
-    for (size_t i = 0; i < results.list.size() && i < values.list.size(); i++) put(results.list[i], values.list[i], source, is_cast);
+    if (is_written) {
+      for (const size_t i : written_arguments) values.add(inputs[i]);
+    } else {
+      for (const IValue& value : arguments) values.add(value);
+    }
+    const std::vector<Tensor>& to = (is_written ? written : results).list;
+    for (size_t i = 0; i < to.size() && i < values.list.size(); i++) put(to[i], values.list[i], source, is_cast);
     return true;
   }
 
@@ -831,6 +800,15 @@ struct Inside {
 const c10::KernelFunction& kernel_inside(const c10::OperatorHandle& op, DispatchKey key);
 template struct Inside<&c10::OperatorHandle::operatorDef_>;
 
+// As long as the process lives.
+template <typename Kernel>
+void put_around(const c10::OperatorHandle& op, DispatchKey key, std::unique_ptr<Kernel> kernel) {
+  static auto* const kept = new std::vector<c10::RegistrationHandleRAII>;
+  auto function = c10::KernelFunction::makeFromBoxedFunctor(std::move(kernel));
+  const auto& name = op.operator_name();
+  kept->push_back(c10::Dispatcher::singleton().registerImpl(name, key, std::move(function), std::nullopt, nullptr, "vramlab rehearse"));
+}
+
 // ---- large parameters on the host: memory that nobody writes to takes none ------------------------------------------------------------------
 
 struct Untouched final : c10::OperatorKernel {
@@ -863,21 +841,16 @@ struct Refusing final : c10::OperatorKernel {
 }  // namespace
 
 void leave_untouched() {
-  auto& dispatcher = c10::Dispatcher::singleton();
-  static auto* const kept = new std::vector<c10::RegistrationHandleRAII>;
   for (const auto& [name, overload] : {std::pair("copy_", ""), {"fill_", "Scalar"}, {"zero_", ""}, {"normal_", ""}, {"uniform_", ""}}) {
-    const c10::OperatorName full(std::string("aten::") + name, overload);
-    const auto op = dispatcher.findSchema(full);
+    const auto op = c10::Dispatcher::singleton().findSchema({std::string("aten::") + name, overload});
     if (!op) continue;
     const auto key = op->hasKernelForDispatchKey(DispatchKey::CPU) ? DispatchKey::CPU : DispatchKey::CompositeExplicitAutograd;
-    auto around = c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Untouched>(kernel_inside(*op, key)));
-    kept->push_back(dispatcher.registerImpl(full, DispatchKey::CPU, std::move(around), std::nullopt, nullptr, "vramlab rehearse"));
+    put_around(*op, DispatchKey::CPU, std::make_unique<Untouched>(kernel_inside(*op, key)));
   }
 }
 
 void follow_values() {
   auto& dispatcher = c10::Dispatcher::singleton();
-  static auto* const kept = new std::vector<c10::RegistrationHandleRAII>;
   const std::set<std::string> composite = {"aten::copy_", "aten::allclose", "aten::isfinite", "aten::isinf", "aten::isclose"};
   for (const auto& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findSchema(name);
@@ -885,8 +858,7 @@ void follow_values() {
     if (!op || kWithoutValues.count(full)) continue;
     for (const DispatchKey sparse : {DispatchKey::SparseCUDA, DispatchKey::SparseCsrCUDA}) {
       if (!op->hasKernelForDispatchKey(sparse)) continue;
-      auto refusing = c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Refusing>(kernel_inside(*op, sparse)));
-      kept->push_back(dispatcher.registerImpl(name, sparse, std::move(refusing), std::nullopt, nullptr, "vramlab rehearse"));
+      put_around(*op, sparse, std::make_unique<Refusing>(kernel_inside(*op, sparse)));
     }
     DispatchKey key = DispatchKey::CUDA;
     if (!op->hasKernelForDispatchKey(key)) {
@@ -895,8 +867,7 @@ void follow_values() {
                                                                                : DispatchKey::CompositeImplicitAutograd;
       if (!op->hasKernelForDispatchKey(key)) continue;
     }
-    auto around = c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Around>(*op, kernel_inside(*op, key)));
-    kept->push_back(dispatcher.registerImpl(name, DispatchKey::CUDA, std::move(around), std::nullopt, nullptr, "vramlab rehearse"));
+    put_around(*op, DispatchKey::CUDA, std::make_unique<Around>(*op, kernel_inside(*op, key)));
   }
 }
 

@@ -175,6 +175,12 @@ bool is_one_of(const std::string& name, std::initializer_list<const char*> names
   return false;
 }
 
+bool is_batch_norm(const std::string& name) {
+  return is_one_of(name, {"native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
+                          "_native_batch_norm_legit_no_training", "_batch_norm_with_update", "_batch_norm_with_update_functional",
+                          "_batch_norm_no_update", "native_batch_norm_backward", "cudnn_batch_norm_backward", "batch_norm_backward"});
+}
+
 // Bytes of the elements that are there: those of an expanded dimension are one.
 double bytes_of(const Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_cuda() || tensor.layout() != at::kStrided) return 0;
@@ -184,19 +190,9 @@ double bytes_of(const Tensor& tensor) {
   return elements * static_cast<double>(tensor.itemsize());
 }
 
-template <typename Function>
-void each_defined_tensor(const IValue& value, const Function& function) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) function(value.toTensor());
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
-    for (const IValue& one : value.toListRef())
-      if (one.isTensor() && one.toTensor().defined()) function(one.toTensor());
-  }
-}
-
 double bytes_of(const IValue& value) {
   double bytes = 0;
-  each_defined_tensor(value, [&](const Tensor& tensor) { bytes += bytes_of(tensor); });
+  each_tensor(value, [&](const Tensor& tensor) { bytes += bytes_of(tensor); });
   return bytes;
 }
 
@@ -400,11 +396,8 @@ WorkOf::WorkOf(const c10::FunctionSchema& schema, bool overwrites)
   kind = is.kind;
   direction = is.direction;
   is_library = kind == WorkKind::kMatmul || kind == WorkKind::kAttention || kind == WorkKind::kAttentionBackward ||
-               kind == WorkKind::kConvolution || kind == WorkKind::kRecurrent ||
-               is_one_of(name, {"native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
-                                "_native_batch_norm_legit_no_training", "_batch_norm_with_update", "_batch_norm_with_update_functional",
-                                "_batch_norm_no_update", "native_batch_norm_backward", "cudnn_batch_norm_backward", "batch_norm_backward",
-                                "_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl", "_thnn_fused_gru_cell",
+               kind == WorkKind::kConvolution || kind == WorkKind::kRecurrent || is_batch_norm(name) ||
+               is_one_of(name, {"_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl", "_thnn_fused_gru_cell",
                                 "_thnn_fused_gru_cell_backward"});
 }
 
@@ -431,8 +424,8 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
     const double bytes = bytes_of(argument(i));
     if (!is_written || !of.overwrites) read += bytes;
     if (is_written) written += bytes;
-    each_defined_tensor(argument(i), [&](const Tensor& one) {
-      if (!is_typed && one.is_cuda() && at::isFloatingType(one.scalar_type())) {
+    each_tensor(argument(i), [&](const Tensor& one) {
+      if (!is_typed && one.defined() && one.is_cuda() && at::isFloatingType(one.scalar_type())) {
         work.precision = precision_of(one, of.kind);
         is_typed = true;
       }
@@ -496,10 +489,10 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
                                                "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward",
                                                "_scaled_dot_product_attention_math", "_cudnn_attention_forward",
                                                "_cudnn_attention_backward"});
-      const IValue *causal = named("is_causal"), *mask = named("custom_mask_type"), *longest = named("max_k");
+      const IValue* longest = named("max_k");
       double keys = query.dim() == 4 ? static_cast<double>(key.size(by_head ? 2 : 1)) : 0;
       if (query.dim() == 3) keys = longest && longest->isInt() ? static_cast<double>(longest->toInt()) : static_cast<double>(key.size(0));
-      const bool half = (causal && causal->isBool() && causal->toBool()) || (mask && mask->isInt() && mask->toInt() != 0);
+      const bool half = number("is_causal") != 0 || number("custom_mask_type") != 0;
       const int64_t width = std::max<int64_t>(1, query.size(-1)), heads = query.size(query.dim() - 2);
       const int64_t many = query.numel() / width;
       work.k = small(width), work.n = small(static_cast<int64_t>(keys));
@@ -512,26 +505,19 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
     }
     case WorkKind::kReduction: {
       // With the statistics that it was given a batch norm only scales, and its gradient is that of a scale.
-      const bool is_batch_norm =
-          is_one_of(of.name, {"native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
-                              "_batch_norm_with_update", "_batch_norm_with_update_functional", "native_batch_norm_backward",
-                              "cudnn_batch_norm_backward", "batch_norm_backward"});
+      const bool of_batch = is_batch_norm(of.name), of_groups = is_one_of(of.name, {"native_group_norm", "native_group_norm_backward"});
       const IValue* trains = nullptr;
       for (const char* name : {"training", "train", "update"})
         if (!trains) trains = named(name);
       const bool given = is_one_of(of.name, {"_native_batch_norm_legit_no_training", "_batch_norm_no_update"}) ||
-                         (is_batch_norm && trains && trains->isBool() && !trains->toBool());
+                         (of_batch && trains && trains->isBool() && !trains->toBool());
       if (given && of.direction == kForward) work.kind = WorkKind::kPointwise;
       // Statistics first, then the values once more.
-      if (!given && is_one_of(of.name, {"native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit",
-                                        "_native_batch_norm_legit_functional", "_batch_norm_with_update",
-                                        "_batch_norm_with_update_functional", "native_batch_norm_backward", "cudnn_batch_norm_backward",
-                                        "batch_norm_backward", "native_group_norm", "native_group_norm_backward"}))
-        read *= 2;
+      if (!given && (of_batch || of_groups)) read *= 2;
       // Blocks of threads: as KernelBench's problems have it, three of a channel that is not channels last, three of two groups, one of a row.
-      if (is_batch_norm && !given && tensor(of.direction != kForward).dim() > 1 && !is_channels_last(tensor(of.direction != kForward)))
+      if (of_batch && !given && tensor(of.direction != kForward).dim() > 1 && !is_channels_last(tensor(of.direction != kForward)))
         work.m = small(3 * tensor(of.direction != kForward).size(1));
-      if (is_one_of(of.name, {"native_group_norm", "native_group_norm_backward"}) && tensor(0).defined() && tensor(0).dim() > 0)
+      if (of_groups && tensor(0).defined() && tensor(0).dim() > 0)
         work.m = small(3 * tensor(0).size(0) * std::max<int64_t>(1, number("group")) / 2);
       if (is_one_of(of.name, {"native_layer_norm", "_fused_rms_norm"}) && tensor(0).defined()) {
         const IValue* shape = named("normalized_shape");
@@ -563,10 +549,9 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
       if (one.is_cpu()) pinned = one.is_pinned();
     }
     if (host && device) {
-      const IValue* not_blocking = named("non_blocking");
       work.kind = WorkKind::kCopy;
       work.m = pinned;
-      if (!pinned || !(not_blocking && not_blocking->isBool() && not_blocking->toBool())) work.flags |= kWaitsAfter;
+      if (!pinned || !number("non_blocking")) work.flags |= kWaitsAfter;
     }
   }
 }

@@ -13,6 +13,17 @@
 
 namespace vramlab::rehearsal {
 
+// Calls with a tensor, or those of a list, which may be undefined; others have none.
+template <typename Function>
+void each_tensor(const c10::IValue& value, const Function& function) {
+  if (value.isTensor()) {
+    function(value.toTensor());
+  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+    for (const c10::IValue& one : value.toListRef())
+      if (one.isTensor()) function(one.toTensor());
+  }
+}
+
 constexpr char kWorkMagic[8] = {'V', 'L', 'W', 'O', 'R', 'K', '0', '3'};
 
 enum class WorkKind : uint8_t {

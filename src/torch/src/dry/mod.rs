@@ -35,8 +35,6 @@
 //! For networks with convolution and batch norm the other side is PyTorch's own tracker of fake tensors (`tests/experiments/tracker.rs`): the same bytes
 //! after each phase and at each peak for torchvision's ResNets, but for named terms.
 
-pub mod replay;
-
 use crate::native::dry as native;
 use crate::{Backend, Memory, MemoryFile, NativeError, caching_allocator};
 use anyhow::{Context, Result, bail, ensure};
@@ -46,7 +44,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tch::Device;
 
-pub use crate::native::dry::{CUDNN, DeviceAllocation, NOT_BUILT, is_built};
+pub use crate::native::dry::{CUDNN, NOT_BUILT, is_built};
 
 /// Makes the process that `command` starts a dry one, with such a card. This program must live until then.
 ///
@@ -56,19 +54,16 @@ pub fn prepare(command: &mut Command, card: impl Into<Card>) -> Result<()> {
     let card = card.into();
     ensure!(card.memory > 0, "a card without memory can hold nothing");
     ensure!(is_built(), NOT_BUILT);
-    static RUNTIME: OnceLock<MemoryFile> = OnceLock::new();
-    static DRIVER: OnceLock<MemoryFile> = OnceLock::new();
-    let runtime = MemoryFile::once(&RUNTIME, "vramlab-dry-runtime", native::RUNTIME).context(KEEPING)?.path();
-    let driver = MemoryFile::once(&DRIVER, "vramlab-dry-driver", native::DRIVER).context(KEEPING)?.path();
-    // The real one, which libtorch opens otherwise, does not work over the simulated runtime.
-    static COMPILERS: [OnceLock<MemoryFile>; 2] = [const { OnceLock::new() }; 2];
-    let [old, new] = [0, 1].map(|i| MemoryFile::once(&COMPILERS[i], "vramlab-dry-nvrtc", native::COMPILERS[i]));
-    let libraries = [runtime, driver, old.context(KEEPING)?.path(), new.context(KEEPING)?.path()];
-    let mut preload = libraries.map(|library| library.display().to_string()).join(":");
-    if let Some(others) = std::env::var("LD_PRELOAD").ok().filter(|others| !others.is_empty()) {
-        preload = format!("{preload}:{others}");
+    static FILES: [OnceLock<MemoryFile>; 4] = [const { OnceLock::new() }; 4];
+    // The real compilers, which libtorch opens otherwise, do not work over the simulated runtime.
+    let [old, new] = native::COMPILERS;
+    let mut preload: Vec<String> = Vec::new();
+    for (file, library) in FILES.iter().zip([native::RUNTIME, native::DRIVER, old, new]) {
+        let file = MemoryFile::once(file, "vramlab-dry-library", library).context(KEEPING)?;
+        preload.push(file.path().display().to_string());
     }
-    command.env("LD_PRELOAD", preload).env(cards::ENVIRONMENT, card.environment());
+    preload.extend(std::env::var("LD_PRELOAD").ok().filter(|others| !others.is_empty()));
+    command.env("LD_PRELOAD", preload.join(":")).env(cards::ENVIRONMENT, card.environment());
     // It hides real ones, from a process that measures on the CPU above all.
     command.env_remove("CUDA_VISIBLE_DEVICES");
     // Nothing of a simulated GPU should stay in the caches of a real one.

@@ -2,7 +2,7 @@
 
 use super::{Message, NativeError, checked};
 use sim::trace::{Event, RECORD};
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::c_void;
 use tch::Device;
 
 type TakeRecord = extern "C" fn(*mut c_void, *const [u8; RECORD], usize);
@@ -11,11 +11,10 @@ unsafe extern "C" {
     fn vl_allocations_record(device: i32) -> Message;
     fn vl_allocations_stop();
     fn vl_allocations_take(taker: *mut c_void, take: TakeRecord);
-    fn vl_operation_name(number: u32) -> *const c_char;
 }
 
 /// Starts to record every allocation of a device: on the CPU those of the counting allocator, on CUDA those of PyTorch's caching
-/// allocator, whichever thread makes them. What was recorded before is forgotten. Not while time is taken: naming the operations takes some.
+/// allocator, whichever thread makes them. What was recorded before is forgotten.
 ///
 /// # Errors
 /// A device without such an allocator; CUDA's is not in this process, or is one (`backend:cudaMallocAsync`) that tells nothing.
@@ -35,7 +34,7 @@ pub fn stop() {
     unsafe { vl_allocations_stop() };
 }
 
-/// What was recorded since the last call, in order: a [`Kind::Alloc`](sim::trace::Kind::Alloc) with its operation, and a
+/// What was recorded since the last call, in order: a [`Kind::Alloc`](sim::trace::Kind::Alloc), and a
 /// [`Kind::FreeCompleted`](sim::trace::Kind::FreeCompleted) when the meter counts the block down. Forgets it.
 pub fn take() -> Vec<Event> {
     let mut taken: Vec<Event> = Vec::new();
@@ -53,12 +52,4 @@ extern "C" fn push(taken: *mut c_void, first: *const [u8; RECORD], count: usize)
     // The recorder tells no streams apart.
     let mut streams = vec![0];
     taken.extend(records.iter().filter_map(|record| Event::read(record, &mut streams)));
-}
-
-/// The operation of an event (`aten::linear`), as the program called it; none outside of any.
-pub fn operation(event: &Event) -> Option<&'static str> {
-    // SAFETY: a number; the name is null or a C string that C++ keeps for the life of the process.
-    let name = unsafe { vl_operation_name(event.operator.into()) };
-    // SAFETY: as above.
-    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_str().unwrap_or("unnamed"))
 }

@@ -1,4 +1,4 @@
-//! The safe wrapper of `amp.cpp`; see [`crate::GradScaler`] and [`crate::allow_tf32`] for what to use.
+//! The safe wrapper of `amp.cpp`; see [`crate::GradScaler`] for what to use.
 
 use super::{Message, NativeError, checked};
 use tch::Tensor;
@@ -25,7 +25,8 @@ pub fn unscale(gradients: &mut [Tensor], found_inf: &mut Tensor, inverse_scale: 
     checked(unsafe { vl_amp_unscale(pointers.as_ptr(), pointers.len(), found_inf.as_mut_ptr(), inverse_scale.as_ptr()) })
 }
 
-/// Lets cuBLAS and cuDNN round the inputs of fp32 products and convolutions to TF32, or not, from here on in this process.
+/// Lets cuBLAS and cuDNN round the inputs of fp32 products and convolutions to TF32 (8 bits of exponent, 10 of mantissa), or not, from here
+/// on in this process. A CPU does not know it.
 ///
 /// # Errors
 /// libtorch's message.

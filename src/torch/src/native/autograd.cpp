@@ -1,5 +1,4 @@
 // Inference mode, which tch lacks.
-#include <ATen/core/Tensor.h>
 #include <c10/core/InferenceMode.h>
 
 #include "../../../sim/native/guarded.h"
@@ -12,6 +11,4 @@ char* vl_inference_enter(c10::InferenceMode** out) {
 
 // Regions end on the thread that began them, in reverse order: the guard puts back the dispatch keys that it found.
 void vl_inference_leave(c10::InferenceMode* region) { delete region; }
-
-int32_t vl_is_inference_tensor(const at::Tensor* tensor) { return tensor->is_inference(); }
 }

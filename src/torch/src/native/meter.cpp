@@ -7,7 +7,7 @@
 
 namespace {
 
-std::atomic<int64_t> live{0}, peak{0}, allocations{0}, limit{INT64_MAX};
+std::atomic<int64_t> live{0}, peak{0}, limit{INT64_MAX};
 
 // raw_allocate asserts that context == data, so the size cannot stand in a context of its own: it stands in a header in front of the
 // block, which keeps the 64-byte alignment that libtorch's kernels expect.
@@ -40,7 +40,6 @@ struct CountingAllocator final : c10::Allocator {
     }
     int64_t highest = peak;
     while (now > highest && !peak.compare_exchange_weak(highest, now)) {}
-    ++allocations;
     *static_cast<int64_t*>(block) = size;
     void* data = static_cast<char*>(block) + kHeader;
     vramlab::cpu_allocated(reinterpret_cast<uint64_t>(data), size, now);
@@ -63,10 +62,9 @@ void vl_cpu_meter_use(int32_t on) {
 }
 void vl_cpu_meter_limit(int64_t bytes) { limit = bytes; }
 void vl_cpu_meter_reset_peak() { peak = live.load(); }
-// Live bytes, peak bytes, allocations so far.
-void vl_cpu_meter_read(int64_t out[3]) {
+// Live bytes, peak bytes.
+void vl_cpu_meter_read(int64_t out[2]) {
   out[0] = live;
   out[1] = peak;
-  out[2] = allocations;
 }
 }

@@ -9,15 +9,15 @@ unsafe extern "C" {
     fn vl_cpu_meter_use(on: i32);
     fn vl_cpu_meter_limit(bytes: i64);
     fn vl_cpu_meter_reset_peak();
-    fn vl_cpu_meter_read(out: *mut i64);
+    fn vl_cpu_meter_read(out: *mut CpuMemory);
 }
 
 /// Bytes of the CPU's tensors, for all threads of the process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct CpuMemory {
     pub live: i64,
     pub peak: i64,
-    pub allocations: i64,
 }
 
 /// Makes the counting allocator libtorch's allocator for CPU tensors, or libtorch's own again. Only tensors that are made while it is on
@@ -40,60 +40,8 @@ pub fn reset_cpu_peak() {
 }
 
 pub fn cpu_memory() -> CpuMemory {
-    let mut out = [0i64; 3];
-    // SAFETY: the function writes three values.
-    unsafe { vl_cpu_meter_read(out.as_mut_ptr()) };
-    CpuMemory { live: out[0], peak: out[1], allocations: out[2] }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::native::MemoryFile;
-    use libc::{RTLD_NOW, dlopen, dlsym};
-    use std::ffi::CString;
-    use std::os::unix::ffi::OsStrExt;
-
-    /// The library counts by itself what is allocated while it is on, as it does in Python.
-    #[test]
-    fn the_library_counts_in_a_process_that_loads_it() {
-        let file = MemoryFile::new("vramlab-meter", LIBRARY).unwrap();
-        let path = CString::new(file.path().as_os_str().as_bytes()).unwrap();
-        // SAFETY: the path is a C string; the library has no constructor that does anything.
-        let library = unsafe { dlopen(path.as_ptr(), RTLD_NOW) };
-        assert!(!library.is_null(), "the library cannot be opened");
-        let function = |name: &str| {
-            let name = CString::new(name).unwrap();
-            // SAFETY: the library stays open for the life of the process.
-            let found = unsafe { dlsym(library, name.as_ptr()) };
-            assert!(!found.is_null(), "{name:?} is missing");
-            found
-        };
-        // SAFETY: the signatures are those of the declarations above.
-        let (turn, read) = unsafe {
-            let turn: extern "C" fn(i32) = std::mem::transmute(function("vl_cpu_meter_use"));
-            let read: extern "C" fn(*mut i64) = std::mem::transmute(function("vl_cpu_meter_read"));
-            (turn, read)
-        };
-        for name in ["vl_cpu_meter_limit", "vl_cpu_meter_reset_peak", "vl_allocations_record", "vl_allocations_stop"] {
-            function(name);
-        }
-        for name in ["vl_allocations_take", "vl_operation_name", "vl_settings"] {
-            function(name);
-        }
-        assert_ne!(function("vl_cpu_meter_read") as usize, vl_cpu_meter_read as *const () as usize, "it has counters of its own");
-        let counted = || {
-            let mut out = [0i64; 3];
-            read(out.as_mut_ptr());
-            out
-        };
-        turn(1);
-        let tensor = tch::Tensor::zeros([12_345], (tch::Kind::Double, tch::Device::Cpu));
-        turn(0);
-        let [live, peak, allocations] = counted();
-        // Tests of other threads may allocate meanwhile.
-        assert!(live >= 8 * 12_345 && peak >= live && allocations >= 1, "{live} {peak} {allocations}");
-        drop(tensor);
-        assert!(counted()[0] <= live - 8 * 12_345);
-    }
+    let mut memory = CpuMemory::default();
+    // SAFETY: the function writes two values, in the order of the struct's.
+    unsafe { vl_cpu_meter_read(&mut memory) };
+    memory
 }

@@ -1,8 +1,8 @@
-//! The safe wrappers of the C++ that stands beside them, here that of `shim.cpp`, and of the CPU's vectors: the only unsafe code of the
-//! project.
+//! The safe wrappers of the C++ that stands beside them, here that of `shim.cpp`: the only unsafe code of the project.
 
 pub mod allocations;
 pub mod amp;
+mod autocast;
 pub mod dry;
 mod heap;
 mod inference;
@@ -11,10 +11,11 @@ pub mod meter;
 mod process;
 mod settings;
 pub mod transfer;
-pub mod vectors;
 
+pub use amp::allow_tf32;
+pub use autocast::autocast;
 pub use heap::{keep_heap, trim_heap};
-pub use inference::{InferenceRegion, is_inference};
+pub use inference::inference_mode;
 pub use library::MemoryFile;
 pub use meter::{CpuMemory, cpu_memory, limit_cpu_memory, reset_cpu_peak, use_cpu_meter};
 pub use process::{Forked, end_process, fork_process};
@@ -23,7 +24,6 @@ pub use settings::settings;
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
 use std::path::PathBuf;
-use tch::Kind;
 
 /// What libtorch said when it refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,17 +52,13 @@ unsafe extern "C" {
     fn vl_cuda_reset_peaks(device: i32) -> Message;
     fn vl_outside_allocate(bytes: i64, out: *mut *mut c_void) -> Message;
     fn vl_outside_free(memory: *mut c_void);
-    fn vl_cuda_meter_read(device: i32, out: *mut i64) -> Message;
+    fn vl_cuda_meter_read(device: i32, out: *mut CudaMemory) -> Message;
     fn vl_cuda_empty_cache() -> Message;
     fn vl_cuda_clear_workspaces() -> Message;
     fn vl_dry_open(backend: *const c_char) -> Message;
-    fn vl_dry_take(bytes: u64) -> u64;
-    fn vl_dry_give(address: u64);
     fn vl_event_record(device: i32, out: *mut *mut RawCudaEvent) -> Message;
     fn vl_event_elapsed(start: *mut RawCudaEvent, end: *mut RawCudaEvent, milliseconds: *mut f64) -> Message;
     fn vl_event_free(event: *mut RawCudaEvent);
-    fn vl_autocast_enter(device: i32, dtype: i8, old_enabled: *mut i32, old_dtype: *mut i8) -> Message;
-    fn vl_autocast_leave(device: i32, old_enabled: i32, old_dtype: i8) -> Message;
 }
 
 /// Turns a message of the shim into a result and frees it.
@@ -103,7 +99,8 @@ pub fn load_cuda() -> Result<(), NativeError> {
 }
 
 /// The caching allocator's statistics of one CUDA device, and what the driver says of it, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct CudaMemory {
     pub requested: i64,
     pub requested_peak: i64,
@@ -112,7 +109,6 @@ pub struct CudaMemory {
     pub reserved: i64,
     pub reserved_peak: i64,
     pub inactive_split: i64,
-    pub segments: i64,
     pub retries: i64,
     pub out_of_memory_errors: i64,
     pub free: i64,
@@ -124,25 +120,10 @@ pub struct CudaMemory {
 /// # Errors
 /// CUDA is not initialised (allocate a tensor first), or the device does not exist.
 pub fn cuda_memory(device: i32) -> Result<CudaMemory, NativeError> {
-    let mut out = [0i64; 12];
-    // SAFETY: the function writes twelve values.
-    checked(unsafe { vl_cuda_meter_read(device, out.as_mut_ptr()) })?;
-    let [requested, requested_peak, allocated, allocated_peak, reserved, reserved_peak, inactive_split, rest @ ..] = out;
-    let [segments, retries, ooms, free, total] = rest;
-    Ok(CudaMemory {
-        requested,
-        requested_peak,
-        allocated,
-        allocated_peak,
-        reserved,
-        reserved_peak,
-        inactive_split,
-        segments,
-        retries,
-        out_of_memory_errors: ooms,
-        free,
-        total,
-    })
+    let mut memory = CudaMemory::default();
+    // SAFETY: the function writes eleven values, in the order of the struct's.
+    checked(unsafe { vl_cuda_meter_read(device, &mut memory) })?;
+    Ok(memory)
 }
 
 /// Sets a CUDA device's peaks to its current values.
@@ -230,44 +211,6 @@ impl Drop for CudaEvent {
         // SAFETY: the pointer is owned and freed once.
         unsafe { vl_event_free(self.0) };
     }
-}
-
-/// Device types that have an autocast of their own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AutocastDevice {
-    Cpu = 0,
-    Cuda = 1,
-}
-
-/// What autocast was before a region began.
-#[derive(Debug)]
-pub struct AutocastBefore {
-    device: AutocastDevice,
-    enabled: i32,
-    dtype: i8,
-}
-
-/// Turns autocast on on this thread for one device type.
-///
-/// # Errors
-/// A kind that autocast cannot cast to; libtorch's message.
-pub fn enter_autocast(device: AutocastDevice, kind: Kind) -> Result<AutocastBefore, NativeError> {
-    let mut before = AutocastBefore { device, enabled: 0, dtype: 0 };
-    // c10::ScalarType's numbers, which are stable: serialised models hold them.
-    let dtype = match kind {
-        Kind::Half => 5,
-        Kind::BFloat16 => 15,
-        other => return Err(NativeError(format!("autocast casts to Half or BFloat16, not to {other:?}"))),
-    };
-    // SAFETY: writes the two values that it is given pointers to.
-    checked(unsafe { vl_autocast_enter(device as i32, dtype, &mut before.enabled, &mut before.dtype) })?;
-    Ok(before)
-}
-
-/// Sets autocast back to what it was before; the cache of casts is emptied where the outermost region ends.
-pub fn leave_autocast(before: &AutocastBefore) {
-    // SAFETY: no pointers. Leaving can only fail on an unknown device type, which the enum excludes.
-    let _ = checked(unsafe { vl_autocast_leave(before.device as i32, before.enabled, before.dtype) });
 }
 
 /// Text of a caught panic. tch's plain methods unwrap libtorch's error, so the error is looked for inside the debug text.

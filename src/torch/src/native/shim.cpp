@@ -19,19 +19,11 @@ constexpr std::array<at::DeviceType, 2> kAutocastDevices = {at::kCPU, at::kCUDA}
 
 // ---- the simulated GPU ------------------------------------------------------------------------------------------------------------------
 
-// Handle of the backend, once it is open.
-void* dry_backend = nullptr;
-
 bool dry_runtime_is_loaded() { return dlsym(RTLD_DEFAULT, "vramlab_dry_memory") != nullptr; }
 
 char* loader_message(const char* what) {
   const char* message = dlerror();
   return strdup(message ? message : what);
-}
-
-template <typename Function>
-Function* dry_function(const char* name) {
-  return dry_backend ? reinterpret_cast<Function*>(dlsym(dry_backend, name)) : nullptr;
 }
 
 }  // namespace
@@ -53,9 +45,7 @@ const char* vl_loaded_library() {
 // The linker drops libtorch_cuda (as-needed), and after the first question about CUDA it is too late to load it.
 char* vl_load_cuda() {
   if (dry_runtime_is_loaded()) return strdup("this process is a dry one, and a process is dry or real, never both");
-  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) return nullptr;
-  const char* message = dlerror();
-  return strdup(message ? message : "libtorch_cuda.so cannot be loaded");
+  return dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) ? nullptr : loader_message("libtorch_cuda.so cannot be loaded");
 }
 
 // ---- meters --------------------------------------------------------------------------------------------------------------------------
@@ -64,8 +54,8 @@ char* vl_cuda_reset_peaks(int32_t device) {
   return guarded([&] { c10::getDeviceAllocator(at::kCUDA)->resetPeakStats(static_cast<c10::DeviceIndex>(device)); });
 }
 
-// Current and peak of requested, allocated, reserved; current inactive split; segments; retries; out-of-memory errors; free and total bytes.
-char* vl_cuda_meter_read(int32_t device, int64_t out[12]) {
+// Current and peak of requested, allocated, reserved; current inactive split; retries; out-of-memory errors; free and total bytes.
+char* vl_cuda_meter_read(int32_t device, int64_t out[11]) {
   return guarded([&] {
     auto* allocator = c10::getDeviceAllocator(at::kCUDA);
     const auto index = static_cast<c10::DeviceIndex>(device);
@@ -74,14 +64,13 @@ char* vl_cuda_meter_read(int32_t device, int64_t out[12]) {
     const auto& allocated = stats.allocated_bytes[0];
     const auto& reserved = stats.reserved_bytes[0];
     const auto [free_bytes, total_bytes] = allocator->getMemoryInfo(index);
-    const int64_t values[12] = {requested.current,
+    const int64_t values[11] = {requested.current,
                                 requested.peak,
                                 allocated.current,
                                 allocated.peak,
                                 reserved.current,
                                 reserved.peak,
                                 stats.inactive_split_bytes[0].current,
-                                stats.segment[0].current,
                                 stats.num_alloc_retries,
                                 stats.num_ooms,
                                 static_cast<int64_t>(free_bytes),
@@ -122,10 +111,11 @@ static char* open_dry(const char* backend) {
   if (!dry_runtime_is_loaded()) return strdup("this process was not started as a dry one");
   // As on a GPU, but that the CUDA runtime and cuBLAS under it are the preloaded ones; symbols are looked up when they are called.
   if (!dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_GLOBAL)) return loader_message("libtorch_cuda.so cannot be loaded");
-  dry_backend = dlopen(backend, RTLD_NOW | RTLD_LOCAL);
-  if (!dry_backend) return loader_message("the simulated GPU's backend cannot be loaded");
-  char* message = dry_function<char*()>("vramlab_dry_open")();
-  if (!message) message = dry_function<char*()>("vramlab_dry_wait_for_threads")();
+  void* library = dlopen(backend, RTLD_NOW | RTLD_LOCAL);
+  if (!library) return loader_message("the simulated GPU's backend cannot be loaded");
+  const auto call = [&](const char* name) { return reinterpret_cast<char* (*)()>(dlsym(library, name))(); };
+  char* message = call("vramlab_dry_open");
+  if (!message) message = call("vramlab_dry_wait_for_threads");
   open = message == nullptr;
   return message;
 }
@@ -136,16 +126,6 @@ char* vl_dry_open(const char* backend) {
   char* refusal = nullptr;
   char* exception = guarded([&] { refusal = open_dry(backend); });
   return exception ? exception : refusal;
-}
-
-// Takes bytes from the simulated GPU's allocator, or gives them back; see vramlab_dry_take and vramlab_dry_give.
-uint64_t vl_dry_take(uint64_t bytes) {
-  static auto* const take = dry_function<uint64_t(uint64_t)>("vramlab_dry_take");
-  return take ? take(bytes) : 0;
-}
-void vl_dry_give(uint64_t address) {
-  static auto* const give = dry_function<void(uint64_t)>("vramlab_dry_give");
-  if (give) give(address);
 }
 
 // ---- device events -------------------------------------------------------------------------------------------------------------------

@@ -82,17 +82,12 @@ char* vl_pinned_empty(const int64_t* sizes, size_t dimensions, const at::Tensor*
   });
 }
 
-char* vl_is_pinned(const at::Tensor* tensor, int32_t* pinned) {
-  return guarded([&] { *pinned = tensor->is_pinned(); });
-}
-
-// Bytes that the host allocator holds locked and their peak; blocks; blocks that were ever locked and unlocked; microseconds spent locking.
+// Bytes that the host allocator holds locked and their peak; blocks; blocks that were ever locked.
 // Its figures for what is in use are left out: 2.11.0 does not count blocks that are freed without an event.
-char* vl_host_memory_read(int64_t out[6]) {
+char* vl_host_memory_read(int64_t out[4]) {
   return guarded([&] {
     const auto stats = host_allocator()->get_stats();
-    const int64_t values[6] = {stats.allocated_bytes.current, stats.allocated_bytes.peak, stats.allocations.current,
-                               stats.num_host_alloc,          stats.num_host_free,        stats.host_alloc_time.total};
+    const int64_t values[4] = {stats.allocated_bytes.current, stats.allocated_bytes.peak, stats.allocations.current, stats.num_host_alloc};
     std::copy(std::begin(values), std::end(values), out);
   });
 }

@@ -1,6 +1,9 @@
-//! The safe wrapper of `transfer.cpp`; see [`crate::transfer`] for what it is for.
+//! Moving tensors between host and device: page-locked memory, streams and events, and copies that run beside the computation. The safe
+//! wrapper of `transfer.cpp`.
 
-use super::{CudaEvent, Message, NativeError, RawCudaEvent, checked};
+pub use super::CudaEvent;
+
+use super::{Message, NativeError, RawCudaEvent, checked};
 use std::marker::PhantomData;
 use tch::{Device, Kind, Tensor};
 use torch_sys::C_tensor;
@@ -15,8 +18,7 @@ unsafe extern "C" {
     fn vl_event_synchronize(event: *const RawCudaEvent) -> Message;
     fn vl_has_cuda_device() -> i32;
     fn vl_pinned_empty(sizes: *const i64, dimensions: usize, like: *const C_tensor, out: *mut *mut C_tensor) -> Message;
-    fn vl_is_pinned(tensor: *const C_tensor, pinned: *mut i32) -> Message;
-    fn vl_host_memory_read(out: *mut i64) -> Message;
+    fn vl_host_memory_read(out: *mut HostMemory) -> Message;
     fn vl_copy(to: *const C_tensor, from: *const C_tensor, non_blocking: i32) -> Message;
     fn vl_record_stream(tensor: *const C_tensor, device: i32, id: i64) -> Message;
 }
@@ -126,12 +128,6 @@ impl CudaEvent {
     }
 }
 
-// SAFETY: an event is recorded once, where it is made. From then on it is only asked and waited for, which CUDA allows from any thread and
-// from several at once, and freed by its one owner.
-unsafe impl Send for CudaEvent {}
-// SAFETY: as above; what takes `&CudaEvent` leaves it as it is.
-unsafe impl Sync for CudaEvent {}
-
 /// Index of a CUDA device that this process has.
 fn index(device: Device) -> Result<i32, NativeError> {
     let Device::Cuda(index) = device else {
@@ -144,7 +140,7 @@ fn index(device: Device) -> Result<i32, NativeError> {
 }
 
 /// Whether this process has opened a CUDA device, real or simulated.
-pub fn has_cuda_device() -> bool {
+fn has_cuda_device() -> bool {
     // SAFETY: no arguments; it asks a registry and the driver, and throws nothing.
     unsafe { vl_has_cuda_device() != 0 }
 }
@@ -168,30 +164,17 @@ pub fn pinned(size: &[i64], kind: Kind) -> Result<Tensor, NativeError> {
     Ok(unsafe { Tensor::from_ptr(raw) })
 }
 
-/// Whether a tensor's memory is page-locked.
-///
-/// # Errors
-/// libtorch's message.
-pub fn is_pinned(tensor: &Tensor) -> Result<bool, NativeError> {
-    let mut pinned = 0;
-    // SAFETY: the tensor is alive, and the function writes one value.
-    checked(unsafe { vl_is_pinned(tensor.as_ptr(), &mut pinned) })?;
-    Ok(pinned != 0)
-}
-
 /// What PyTorch's allocator of page-locked host memory holds, for all GPUs of the process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct HostMemory {
     /// Bytes of all blocks, those that wait in its cache among them. Each block is a power of two.
     pub locked: i64,
     pub locked_peak: i64,
     /// Blocks that it holds now.
     pub blocks: i64,
-    /// How often it asked the driver for a block, and gave one back.
+    /// How often it asked the driver for a block.
     pub locks: i64,
-    pub unlocks: i64,
-    /// Microseconds that the driver took for the blocks.
-    pub locking_microseconds: i64,
 }
 
 /// Reads the allocator of page-locked host memory.
@@ -199,11 +182,10 @@ pub struct HostMemory {
 /// # Errors
 /// No CUDA device has been opened in this process.
 pub fn host_memory() -> Result<HostMemory, NativeError> {
-    let mut out = [0i64; 6];
-    // SAFETY: the function writes six values.
-    checked(unsafe { vl_host_memory_read(out.as_mut_ptr()) })?;
-    let [locked, locked_peak, blocks, locks, unlocks, locking_microseconds] = out;
-    Ok(HostMemory { locked, locked_peak, blocks, locks, unlocks, locking_microseconds })
+    let mut memory = HostMemory::default();
+    // SAFETY: the function writes four values, in the order of the struct's.
+    checked(unsafe { vl_host_memory_read(&mut memory) })?;
+    Ok(memory)
 }
 
 /// Copies `from` into `to`, of the same shape, without a gradient. `non_blocking` says that the calling thread need not wait for the end
@@ -228,4 +210,21 @@ pub fn record_stream(tensor: &Tensor, stream: Stream) -> Result<(), NativeError>
     }
     // SAFETY: the tensor is alive.
     checked(unsafe { vl_record_stream(tensor.as_ptr(), stream.device, stream.id) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_gpu_pinning_is_refused_with_the_reason() {
+        let error = pinned(&[4], Kind::Float).unwrap_err().to_string();
+        assert!(error.contains("no CUDA device") && error.contains("leave pinning off"), "{error}");
+        assert!(Stream::current(Device::Cpu).is_err() && Stream::side(Device::Cuda(0)).is_err());
+        assert!(host_memory().is_err());
+        let x = Tensor::zeros([4], (Kind::Float, Device::Cpu));
+        let mut y = Tensor::ones([4], (Kind::Float, Device::Cpu));
+        copy(&mut y, &x, true).unwrap();
+        assert_eq!(y, x);
+    }
 }

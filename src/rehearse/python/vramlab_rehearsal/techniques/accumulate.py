@@ -6,8 +6,6 @@ from .shared.technique import Technique, technique
 
 @technique
 class Accumulate(Technique):
-    """The command's own flags do it; what that changes in the result shows in the script."""
-
     def begin(self):
         self.changes = []
         self.applied("")

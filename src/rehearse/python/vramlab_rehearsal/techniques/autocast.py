@@ -34,8 +34,6 @@ def loss_of(torch, output):
 
 @technique
 class Autocast(Region):
-    """Model and loss under autocast, as PyTorch's recipe has it."""
-
     def begin(self):
         torch = self.torch
         self.half = self.name.endswith("fp16")

@@ -1,20 +1,15 @@
 """bf16-weights (precision of weights): weights, gradients and optimizer state in bfloat16"""
 
-from .shared.technique import OfModel, technique
+from .shared.technique import OfModel, narrow, technique
 
 
 @technique
 class HalfWeights(OfModel):
-    """Weights, gradients and optimizer state in bfloat16."""
-
     def first(self, root):
         torch = self.torch
         if any(p.dtype in (torch.float16, torch.bfloat16) for p in root.parameters()):
             return self.refused("the model's parameters are in half precision already")
-        root.to(torch.bfloat16)
-        root.register_forward_pre_hook(lambda _, inputs: tuple(
-            x.to(torch.bfloat16) if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs
-        ))
+        narrow(root, torch.bfloat16)
         self.applied(
             """
 model = model.to(torch.bfloat16)  # before the optimizer is made

@@ -13,8 +13,6 @@ from .shared.technique import Technique, technique
 
 @technique
 class Cache(Technique):
-    """Another of the caches that transformers has."""
-
     def begin(self):
         self.refused("the script calls no generate() of transformers")
         when_imported("transformers.generation.utils", self.follow)

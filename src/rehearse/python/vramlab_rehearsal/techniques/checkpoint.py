@@ -52,8 +52,6 @@ def in_segments(blocks):
 
 @technique
 class Checkpoint(OfModel):
-    """Repeated blocks keep only their input and run again in the backward pass."""
-
     def first(self, root):
         if not any(p.requires_grad for p in root.parameters()):
             return
@@ -63,7 +61,9 @@ class Checkpoint(OfModel):
         lists = repeated(root)
         if not lists:
             return self.refused("no list of repeated blocks in the model")
-        kinds = {"every": self.every, "second": self.second, "sqrt": self.segments, "selective": self.selective}
+        second = functools.partial(self.every, stride=2)
+        selective = functools.partial(self.every, context_fn=keep_products)
+        kinds = {"every": self.every, "second": second, "sqrt": self.segments, "selective": selective}
         done = kinds[self.name.removeprefix("checkpoint-")](lists)
         if done:
             self.applied(*done)
@@ -84,39 +84,22 @@ class Checkpoint(OfModel):
         more = "".join(f", {name}={value}" for name, value in strides.items())
         self.applied(f"model.{what}_enable({what}_kwargs={options}{more})".replace("'", '"'))
 
-    def every(self, lists, stride=1):
+    def every(self, lists, stride=1, **options):
         from torch.utils.checkpoint import checkpoint
 
         for _, _, blocks in lists:
             for block in blocks[::stride]:
-                block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+                block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False, **options)
         slices = f"[::{stride}]" if stride > 1 else ""
+        more = "".join(f", {name}={function.__name__}" for name, function in options.items())
+        sources = "".join(f"\n{inspect.getsource(function).strip()}\n\n" for function in options.values())
         loops = "".join(
             f"""
-for block in {of_list(path, module, blocks)}{slices}:
-    block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)"""
-            for path, module, blocks in lists
-        )
-        return f"import functools\nfrom torch.utils.checkpoint import checkpoint\n{loops}", self.statistics(lists)
-
-    def second(self, lists):
-        return self.every(lists, 2)
-
-    def selective(self, lists):
-        from torch.utils.checkpoint import checkpoint
-
-        chosen = functools.partial(checkpoint, use_reentrant=False, context_fn=keep_products)
-        for _, _, blocks in lists:
-            for block in blocks:
-                block.forward = functools.partial(chosen, block.forward)
-        loops = "".join(
-            f"""
-for block in {of_list(*entry)}:
-    block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False, context_fn=keep_products)"""
+for block in {of_list(*entry)}{slices}:
+    block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False{more})"""
             for entry in lists
         )
-        source = inspect.getsource(keep_products).strip()
-        return f"import functools\nfrom torch.utils.checkpoint import checkpoint\n\n{source}\n\n{loops}", self.statistics(lists)
+        return f"import functools\nfrom torch.utils.checkpoint import checkpoint\n{sources}{loops}", self.statistics(lists)
 
     def segments(self, lists):
         lists = [entry for entry in lists if entry[2] == list(entry[1])]
@@ -126,10 +109,7 @@ for block in {of_list(*entry)}:
             in_segments(blocks)
         calls = "".join(f"\nin_segments({of_list(path, module, blocks)})" for path, module, blocks in lists)
         source = textwrap.dedent(inspect.getsource(in_segments)).strip()
-        return (
-            f"{source}\n\n{calls}",
-            self.statistics(lists),
-        )
+        return f"{source}\n\n{calls}", self.statistics(lists)
 
     def statistics(self, lists):
         """What computing a block twice does to it beside its time."""

@@ -10,8 +10,6 @@ from .shared.technique import Technique, technique
 
 @technique
 class ChunkedLoss(Technique):
-    """Cross-entropy some rows at a time: of the logits' size are the logits and their gradient, and nothing in fp32."""
-
     def begin(self):
         self.refused("the script computes no cross-entropy of logits of 64 MiB or more")
         self.chunked = losses.chunked_cross_entropy

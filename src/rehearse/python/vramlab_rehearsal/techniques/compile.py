@@ -11,8 +11,6 @@ from .shared.technique import Technique, technique, uses_trainer
 
 @technique
 class Compile(Technique):
-    """torch.compile of the model, and with half of the activations that it would keep by itself."""
-
     def begin(self):
         self.refused("the script runs no module but what it compiles itself")
         if settings.eager:

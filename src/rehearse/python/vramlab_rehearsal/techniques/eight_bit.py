@@ -8,8 +8,6 @@ from .shared.technique import technique
 
 @technique
 class EightBit(Instead):
-    """Adam or AdamW whose moments have 8 bits a value."""
-
     change = "stores AdamW's moments in 8 bits"
     # Whether the step is fused, for instance, is not the script's choice there.
     taken = ("lr", "betas", "eps", "weight_decay")

@@ -6,8 +6,6 @@ from .shared.technique import technique
 
 @technique
 class Factored(Instead):
-    """Adafactor, whose second moment is a row and a column, instead of Adam or AdamW."""
-
     change = "Adafactor: no first moment, a factored second one"
     taken = ("lr", "weight_decay")
     by_trainer = "adafactor"

@@ -13,9 +13,6 @@ from .shared.technique import OfModel, technique
 
 @technique
 class FusedLinearLoss(OfModel):
-    """The product that makes the logits, by a linear layer or with an embedding's weight, is put off into the loss, which computes both some rows
-    at a time."""
-
     def begin(self):
         self.embeddings = set()
         super().begin()

@@ -1,6 +1,6 @@
 """half-precision (inference precision): weights and inputs of a script that never trains in bfloat16, or float16 on a card without it"""
 
-from .shared.technique import OfModel, technique
+from .shared.technique import OfModel, narrow, technique
 
 
 @technique
@@ -17,13 +17,7 @@ class HalfPrecision(OfModel):
         if not wide:
             return self.refused("its weights are in half precision already")
         name = "bfloat16" if torch.cuda.get_device_capability()[0] >= 8 else "float16"
-        kind = getattr(torch, name)
-        root.to(kind)
-
-        def narrow(_, inputs):
-            return tuple(each.to(kind) if isinstance(each, torch.Tensor) and each.is_floating_point() else each for each in inputs)
-
-        root.register_forward_pre_hook(narrow)
+        narrow(root, getattr(torch, name))
         self.applied(
             f"""
 model = model.to(torch.{name})

@@ -13,8 +13,6 @@ _VAES = "diffusers.models.autoencoders.autoencoder_kl"
 
 @technique
 class Images(Technique):
-    """What diffusers has for smaller peaks."""
-
     def begin(self):
         self.refused("the script decodes no images by diffusers' AutoencoderKL" if self.name.endswith("vae") else "the script runs no model of diffusers")
         if self.name.endswith("vae"):

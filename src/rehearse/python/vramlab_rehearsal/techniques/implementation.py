@@ -9,8 +9,6 @@ from .shared.technique import Technique, technique, uses_trainer
 
 @technique
 class Implementation(Technique):
-    """Which of PyTorch's implementations of an optimizer's step runs."""
-
     def begin(self):
         self.wanted = {"fused": (True, None), "foreach": (None, True), "for-loop": (False, False)}[self.name]
         for kind in optimizer_kinds(self.torch):

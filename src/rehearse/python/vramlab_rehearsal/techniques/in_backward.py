@@ -9,10 +9,7 @@ from .shared.technique import Technique, technique
 
 @technique
 class InBackward(Technique):
-    """Each parameter is updated, and its gradient dropped, as soon as the gradient is complete.
-
-    The script's own step finds no gradients, and so has nothing to do.
-    """
+    """The script's own step finds no gradients, and so has nothing to do."""
 
     def begin(self):
         from torch.optim.optimizer import register_optimizer_step_post_hook

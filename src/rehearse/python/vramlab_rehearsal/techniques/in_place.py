@@ -5,8 +5,6 @@ from .shared.technique import OfModel, technique
 
 @technique
 class InPlace(OfModel):
-    """Activations whose backward pass needs their result alone write it over their input."""
-
     KINDS = ("ReLU", "ReLU6", "LeakyReLU", "ELU", "CELU", "SELU", "Hardtanh")
 
     def first(self, root):

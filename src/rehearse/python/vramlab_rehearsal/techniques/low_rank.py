@@ -46,8 +46,6 @@ def in_four_bits(blocks):
 
 @technique
 class LowRank(OfModel):
-    """The model is frozen; what is trained are matrices of rank 8 beside the linear layers of its blocks, whose weights take 4 bits with `qlora`."""
-
     def begin(self):
         if self.name == "qlora" and importlib.util.find_spec("bitsandbytes") is None:
             self.refuse("bitsandbytes is not installed")

@@ -7,8 +7,6 @@ from .shared.technique import OfModel, technique, uses_trainer
 
 @technique
 class Muon(OfModel):
-    """Matrices of repeated blocks are trained by Muon, which keeps one moment; the others stay with the script's Adam or AdamW."""
-
     nothing = "the script makes no Adam or AdamW"
 
     def begin(self):

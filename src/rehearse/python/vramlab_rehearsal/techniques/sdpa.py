@@ -5,8 +5,6 @@ from .shared.technique import OfModel, technique
 
 @technique
 class FusedAttention(OfModel):
-    """Attention without its matrix of scores, where a model of transformers computes that explicitly."""
-
     nothing = "the script runs no model of transformers, whose attention could be chosen"
 
     def first(self, root):

@@ -10,8 +10,6 @@ from .shared.technique import technique
 
 @technique
 class ShardedState(OnCards):
-    """The optimizer's state in shards, one for each card; parameters and gradients are whole on each."""
-
     def begin(self):
         super().begin()
         self.refused("the script makes no optimizer of PyTorch's")

@@ -10,9 +10,6 @@ from .shared.technique import technique
 
 @technique
 class Sharded(OnCards):
-    """Parameters, gradients and optimizer state in shards, one for each card, gathered block by block; with `zero2` parameters stay gathered until
-    their backward pass."""
-
     def begin(self):
         super().begin()
         self.optimizers = follow_optimizers(self.torch)

@@ -6,7 +6,7 @@ use crate::capture::work::{Precision, Work, WorkKind};
 use anyhow::{Context, Result, ensure};
 use sim::cards::Card;
 use sim::trace::Phase;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
 /// The script that times them, for the Python whose PyTorch sees the GPU.
@@ -27,15 +27,18 @@ pub fn calibrated(card: &Card, records: &str) -> Result<(String, Vec<FitError>)>
     let name = card.name.context("a size alone has no name")?;
     let mut classes: BTreeMap<&'static str, Vec<(Work, f64)>> = BTreeMap::new();
     let (mut host, mut is_simulated) = (None, false);
-    for line in records.lines().skip(1) {
-        let row: Vec<&str> = line.split(',').collect();
-        let read = || -> Option<(Work, f64)> { Some((work(&row)?, row.get(13)?.parse().ok()?)) };
-        is_simulated |= row.get(14) == Some(&"1");
-        if row.first() == Some(&HOST) {
-            host = row.get(13).and_then(|seconds| seconds.parse::<f64>().ok());
+    let mut lines = records.lines();
+    let columns: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+    for line in lines {
+        let row: HashMap<&str, &str> = columns.iter().copied().zip(line.split(',')).collect();
+        let column = |name: &str| row.get(name).copied();
+        let seconds = column("seconds").and_then(|seconds| seconds.parse::<f64>().ok());
+        is_simulated |= column("simulated") == Some("1");
+        if column("kind") == Some(HOST) {
+            host = seconds;
             continue;
         }
-        let (work, seconds) = read().with_context(|| format!("'{line}' is no record of an operator"))?;
+        let (work, seconds) = work_of(column).zip(seconds).with_context(|| format!("'{line}' is no record of an operator"))?;
         classes.entry(device.takes(&work).class).or_default().push((work, seconds.max(1e-9)));
     }
     ensure!(!classes.is_empty(), "no operator was timed");
@@ -55,28 +58,32 @@ pub fn calibrated(card: &Card, records: &str) -> Result<(String, Vec<FitError>)>
     Ok((text, errors))
 }
 
-/// kind,precision,direction,flags,alignment,flops,bytes,m,n,k,groups,taps,launches,seconds,simulated
-fn work(row: &[&str]) -> Option<Work> {
-    let integer = |at: usize| row.get(at)?.parse::<u32>().ok();
-    let (direction, flags) = (u8::try_from(integer(2)?).ok()?, integer(3)?);
+/// An operator of a row, by the names of its columns.
+pub fn work_of<'a>(column: impl Fn(&str) -> Option<&'a str>) -> Option<Work> {
+    let integer = |name: &str| column(name)?.parse::<u32>().ok();
+    let number = |name: &str| column(name)?.parse::<f64>().ok();
+    let (direction, flags) = (u8::try_from(integer("direction")?).ok()?, integer("flags")?);
+    let goes_back = direction != 0 || column("operator").is_some_and(|name| name.contains("backward"));
     Some(Work {
-        kind: WorkKind::named(row.first()?)?,
-        precision: Precision::named(row.get(1)?)?,
-        direction,
-        phase: if direction == 0 { Phase::Forward } else { Phase::Backward },
-        is_channels_last: flags & 16 != 0,
-        is_volume: flags & 64 != 0,
+        kind: WorkKind::ALL.iter().copied().find(|kind| column("kind") == Some(kind.name()))?,
+        precision: Precision::ALL.iter().copied().find(|precision| column("precision") == Some(precision.name()))?,
+        phase: if goes_back { Phase::Backward } else { Phase::Forward },
         changes_layout: flags & 4 != 0,
-        alignment: u16::try_from(integer(4)?).ok()?,
-        flops: row.get(5)?.parse().ok()?,
-        bytes: row.get(6)?.parse().ok()?,
-        m: integer(7)?,
-        n: integer(8)?,
-        k: integer(9)?,
-        batch: 1,
-        groups: integer(10)?,
-        taps: u16::try_from(integer(11)?).ok()?,
-        launches: integer(12)?,
+        is_channels_last: flags & 16 != 0,
+        is_transposed: flags & 32 != 0,
+        is_volume: flags & 64 != 0,
+        alignment: u16::try_from(integer("alignment")?).ok()?,
+        launches: integer("launches")?,
+        flops: number("flops")?,
+        bytes: number("bytes")?,
+        m: integer("m")?,
+        n: integer("n")?,
+        k: integer("k")?,
+        batch: integer("batch").unwrap_or(1),
+        groups: integer("groups")?,
+        taps: u16::try_from(integer("taps")?).ok()?,
+        direction,
+        stride: u8::try_from(integer("stride").unwrap_or(0)).ok()?,
         ..Work::default()
     })
 }

@@ -56,23 +56,12 @@ macro_rules! of_convolutions {
 pub const CONVOLUTION: [[&str; 3]; 3] = of_convolutions!("convolution");
 pub const GROUPED: [[&str; 3]; 3] = of_convolutions!("grouped");
 pub const DEPTHWISE: [[&str; 3]; 3] = of_convolutions!("depthwise");
-const OTHERS: [&str; 11] = [
-    "matmul_half",
-    "matmul_single",
-    "volume_half",
-    "volume_tf32",
-    "volume_single",
-    "layout",
-    "attention",
-    "attention_backward",
-    "pointwise",
-    "reduction",
-    "reduction_backward",
-];
+const OTHERS: &str = "matmul_half matmul_single volume_half volume_tf32 volume_single layout attention attention_backward pointwise \
+                      reduction reduction_backward";
 
 /// Classes of kernels that have constants on each card.
 pub fn classes() -> impl Iterator<Item = &'static str> {
-    [CONVOLUTION, GROUPED, DEPTHWISE].into_iter().flatten().flatten().chain(OTHERS)
+    [CONVOLUTION, GROUPED, DEPTHWISE].into_iter().flatten().flatten().chain(OTHERS.split(' '))
 }
 
 static OWN_FILE: OnceLock<ConstantsTable> = OnceLock::new();

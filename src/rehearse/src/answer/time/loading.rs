@@ -2,7 +2,7 @@
 
 use crate::capture::loading::Fetch;
 use crate::capture::process::Trace;
-use base::units::significant;
+use base::units::{counted, significant};
 use serde::Serialize;
 use std::collections::HashSet;
 
@@ -83,29 +83,20 @@ impl Loading {
         })
     }
 
-    pub fn is_waited_for(&self) -> bool {
-        self.waits >= NOTHING
-    }
-
     /// `your loader gives 494 samples/s with 2 workers, the card consumes 1120 (predicted): it waits 56 % of the time; 5 workers of this CPU would do`
     pub fn text(&self) -> String {
         let workers = match self.workers {
             0 => "in the script's own process".to_string(),
-            1 => "with 1 worker".to_string(),
-            n => format!("with {n} workers"),
+            n => format!("with {}", counted(n as usize, "worker")),
         };
-        let waits = match (self.is_waited_for(), self.workers_needed) {
-            (false, _) => "it does not wait".to_string(),
-            (true, 1) => format!("it waits {:.0} % of the time; 1 worker of this CPU would do", self.waits * 100.0),
-            (true, n) => format!("it waits {:.0} % of the time; {n} workers of this CPU would do", self.waits * 100.0),
+        let needed = counted(self.workers_needed as usize, "worker");
+        let waits = match self.waits >= NOTHING {
+            true => format!("it waits {:.0} % of the time; {needed} of this CPU would do", self.waits * 100.0),
+            false => "it does not wait".to_string(),
         };
-        format!(
-            "{}: your loader gives {} {} {workers} (measured on this machine), the card consumes {} (predicted): {waits}",
-            self.loader,
-            significant(self.gives_per_second),
-            self.unit,
-            significant(self.consumes_per_second)
-        )
+        let [gives, consumes] = [self.gives_per_second, self.consumes_per_second].map(significant);
+        let (loader, gives) = (&self.loader, format!("{gives} {} {workers} (measured on this machine)", self.unit));
+        format!("{loader}: your loader gives {gives}, the card consumes {consumes} (predicted): {waits}")
     }
 }
 

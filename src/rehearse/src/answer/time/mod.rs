@@ -13,10 +13,10 @@ mod predict;
 mod prices;
 mod timeline;
 
-pub use crate::capture::work::{Precision, Work, WorkKind};
-pub use calibrate::{SCRIPT as CALIBRATION, calibrated};
+pub use crate::capture::work::Work;
+pub use calibrate::{SCRIPT as CALIBRATION, calibrated, work_of};
 pub use clock::clock;
 pub use constants::{use_file as use_constants, use_launch_seconds};
 pub use loading::Loading;
-pub use predict::{ModuleTime, NOT_MODELLED, Prediction, TimeChange, by_class, predict};
+pub use predict::{NOT_MODELLED, Prediction, TimeChange, by_class, predict};
 pub use prices::{Cost, use_file as use_prices};

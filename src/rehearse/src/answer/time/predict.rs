@@ -14,6 +14,7 @@ use serde::Serialize;
 use sim::cards::Card;
 use sim::trace::Phase;
 use std::collections::HashMap;
+use std::hash::Hash;
 
 /// Forward passes are alike where what the card works in one is this share of what it works in the other, or more.
 const ALIKE: f64 = 0.95;
@@ -422,49 +423,40 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
     })
 }
 
+/// Seconds by name, the most first.
+fn by_name<'a>(seconds: impl Iterator<Item = (&'a str, f64)>) -> Vec<(&'a str, f64)> {
+    let mut sums: HashMap<&str, f64> = HashMap::new();
+    for (name, seconds) in seconds {
+        *sums.entry(name).or_default() += seconds;
+    }
+    let mut found: Vec<(&str, f64)> = sums.into_iter().collect();
+    found.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(b.0)));
+    found
+}
+
 /// What each class of kernels takes of a card, in seconds, the longest first.
 ///
 /// # Errors
 /// The card has no figures of speed.
 pub fn by_class(works: &[Work], card: &Card) -> Result<Vec<(&'static str, f64)>, String> {
     let device = CardModel::of(card)?;
-    let mut seconds: HashMap<&'static str, f64> = HashMap::new();
-    for taken in works.iter().map(|work| device.takes(work)) {
-        *seconds.entry(taken.class).or_default() += taken.seconds;
-    }
-    let mut found: Vec<(&'static str, f64)> = seconds.into_iter().collect();
-    found.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(b.0)));
-    Ok(found)
+    Ok(by_name(works.iter().map(|work| device.takes(work)).map(|taken| (taken.class, taken.seconds))))
 }
 
 /// Of a class whose records are none of this architecture: beyond its share of the time nothing is said of it.
 fn unrecorded(taken: &[OperatorTime], device_seconds: f64) -> Vec<Unrecorded> {
-    let mut shares: HashMap<&'static str, (&'static str, f64)> = HashMap::new();
-    for one in taken.iter().filter(|one| one.grade >= Grade::Any && one.class != "copy") {
-        shares.entry(class_title(one.class)).or_insert((one.class, 0.0)).1 += one.seconds / device_seconds.max(f64::MIN_POSITIVE);
-    }
-    let mut found: Vec<Unrecorded> = shares
-        .into_iter()
-        .filter(|(_, (_, share))| *share >= 0.1)
-        .map(|(kernels, (class, share))| {
-            let (low, high) = band_of_class(class);
-            Unrecorded { kernels, share, low, high }
-        })
-        .collect();
-    found.sort_by(|a, b| b.share.total_cmp(&a.share).then_with(|| a.kernels.cmp(b.kernels)));
-    found
+    let others = || taken.iter().filter(|one| one.grade >= Grade::Any && one.class != "copy");
+    let shares = by_name(others().map(|one| (class_title(one.class), one.seconds / device_seconds.max(f64::MIN_POSITIVE))));
+    let row = |(kernels, share): (&'static str, f64)| {
+        let (low, high) = others().find(|one| class_title(one.class) == kernels).map(|one| band_of_class(one.class))?;
+        Some(Unrecorded { kernels, share, low, high })
+    };
+    shares.into_iter().filter(|(_, share)| *share >= 0.1).filter_map(row).collect()
 }
 
 fn records_of(device: &CardModel, taken: &[OperatorTime]) -> Vec<String> {
-    let mut seconds: HashMap<&str, f64> = HashMap::new();
-    for one in taken {
-        if let Some(whose) = device.whose(one.class) {
-            *seconds.entry(whose).or_default() += one.seconds;
-        }
-    }
-    let mut found: Vec<(&str, f64)> = seconds.into_iter().collect();
-    found.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(b.0)));
-    found.into_iter().map(|(whose, _)| whose.to_string()).collect()
+    let seconds = by_name(taken.iter().filter_map(|one| Some((device.whose(one.class)?, one.seconds))));
+    seconds.into_iter().map(|(whose, _)| whose.to_string()).collect()
 }
 
 /// What the real value was, at least and at most, as a part of the predicted one, in 80 of 100 records of `intervals.csv`; wider by what a class
@@ -523,32 +515,38 @@ fn phases(works: &[&Work], taken: &[OperatorTime], turns: &[Turn]) -> Vec<PhaseT
     all.into_iter().filter_map(row).collect()
 }
 
+fn operator_of(trace: &Trace, work: &Work) -> String {
+    trace.operators.get(&work.operator).cloned().unwrap_or_default()
+}
+
 fn module_of(trace: &Trace, work: &Work) -> String {
     trace.modules.get(&work.module).map(|module| alike(module)).unwrap_or_default()
 }
 
-fn modules(trace: &Trace, works: &[&Work], taken: &[OperatorTime]) -> Vec<ModuleTime> {
-    let mut found: HashMap<String, (Vec<OperatorTime>, u64)> = HashMap::new();
+/// The kernels of each key: what they take, how many there are, and what bounds them; those that take most first.
+fn longest<K: Ord + Hash>(works: &[&Work], taken: &[OperatorTime], key: impl Fn(&Work) -> K) -> Vec<(K, f64, u64, &'static str)> {
+    let mut found: HashMap<K, (Vec<OperatorTime>, u64)> = HashMap::new();
     for (work, taken) in works.iter().zip(taken) {
-        let entry = found.entry(module_of(trace, work)).or_default();
-        entry.0.push(*taken);
-        entry.1 += u64::from(work.launches);
+        let (all, launches) = found.entry(key(work)).or_default();
+        all.push(*taken);
+        *launches += u64::from(work.launches);
     }
-    let row = |(module, (taken, launches)): (String, (Vec<OperatorTime>, u64))| ModuleTime {
-        module,
-        seconds: taken.iter().map(|one| one.seconds).sum(),
-        launches,
-        bound_by: limit_of(&taken),
-    };
-    let mut rows: Vec<ModuleTime> = found.into_iter().map(row).collect();
-    rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds).then_with(|| a.module.cmp(&b.module)));
+    let seconds = |taken: &[OperatorTime]| taken.iter().map(|one| one.seconds).sum::<f64>();
+    let mut rows: Vec<(K, f64, u64, &'static str)> =
+        found.into_iter().map(|(key, (taken, launches))| (key, seconds(&taken), launches, limit_of(&taken))).collect();
+    rows.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     rows.truncate(MOST_ROWS);
     rows
 }
 
+fn modules(trace: &Trace, works: &[&Work], taken: &[OperatorTime]) -> Vec<ModuleTime> {
+    let rows = longest(works, taken, |work| module_of(trace, work)).into_iter();
+    rows.map(|(module, seconds, launches, bound_by)| ModuleTime { module, seconds, launches, bound_by }).collect()
+}
+
 fn spans(trace: &Trace, works: &[&Work], turns: &[Turn]) -> Vec<Span> {
     let span = |((work, turn), begin): ((&&Work, &Turn), f64)| Span {
-        operator: trace.operators.get(&work.operator).cloned().unwrap_or_default(),
+        operator: operator_of(trace, work),
         line: line_of(trace, work),
         module: module_of(trace, work),
         card: turn.card,
@@ -565,30 +563,17 @@ fn line_of(trace: &Trace, work: &Work) -> Option<Line> {
 }
 
 fn kernels(trace: &Trace, works: &[&Work], taken: &[OperatorTime]) -> Vec<KernelTime> {
-    /// By operator, line, and whether it is a backward pass: what its kernels take, and how many there are.
-    type Kernels = HashMap<(u32, Option<Line>, bool), (Vec<OperatorTime>, u64)>;
-    let mut found = Kernels::new();
-    for (work, taken) in works.iter().zip(taken) {
-        let entry = found.entry((work.operator, line_of(trace, work), work.phase == Phase::Backward)).or_default();
-        entry.0.push(*taken);
-        entry.1 += u64::from(work.launches);
-    }
-    let mut rows: Vec<KernelTime> = found
-        .into_iter()
-        .map(|((operator, line, backward), (taken, launches))| KernelTime {
-            operator: trace.operators.get(&operator).cloned().unwrap_or_default(),
-            line,
-            backward,
-            seconds: taken.iter().map(|one| one.seconds).sum(),
-            launches,
-            bound_by: limit_of(&taken),
-        })
-        .collect();
-    rows.sort_by(|a, b| {
-        b.seconds.total_cmp(&a.seconds).then_with(|| (&a.operator, &a.line, a.backward).cmp(&(&b.operator, &b.line, b.backward)))
-    });
-    rows.truncate(MOST_ROWS);
-    rows
+    let key = |work: &Work| (operator_of(trace, work), line_of(trace, work), work.phase == Phase::Backward);
+    let rows = longest(works, taken, key).into_iter();
+    rows.map(|((operator, line, backward), seconds, launches, bound_by)| KernelTime {
+        operator,
+        line,
+        backward,
+        seconds,
+        launches,
+        bound_by,
+    })
+    .collect()
 }
 
 /// Sizes whose products would take less by 2 % of the step, the worst first.

@@ -24,7 +24,8 @@ pub struct Base {
     pub words: Vec<OsString>,
 }
 
-fn in_path(name: &OsStr) -> Option<PathBuf> {
+/// The file that a program is started from.
+pub(in crate::explore) fn in_path(name: &OsStr) -> Option<PathBuf> {
     let path = Path::new(name);
     if path.components().count() > 1 {
         return path.is_file().then(|| path.to_owned());

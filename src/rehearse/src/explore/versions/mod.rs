@@ -7,8 +7,8 @@ mod ranges;
 mod rows;
 mod trial;
 
+pub(super) use environments::in_path;
 pub use environments::{Base, Environments, clear};
-pub use followed::is_interrupted;
 pub use ranges::{Pin, Wanted, combinations};
 pub use rows::{Table, rows};
 pub use trial::Trial;

@@ -1,7 +1,8 @@
 //! A rehearsal by this program in a process of its own: its answer and its capture are files, which a later run takes as they are.
 
-use super::environments::Base;
+use super::environments::{Base, Environments};
 use super::followed;
+use super::ranges::Pin;
 use crate::check::Earlier;
 use anyhow::{Context, Result, anyhow, bail};
 use std::ffi::OsString;
@@ -28,6 +29,24 @@ impl Trial<'_> {
     pub fn kept(&self, name: &str) -> Option<Earlier> {
         let answer = Earlier::read(&self.out.join(format!("{name}.json"))).ok();
         answer.filter(|answer| ["fits", "barely_fits", "does_not_fit"].contains(&answer.verdict.as_str()))
+    }
+
+    /// As [`Trial::run`] in an environment with these versions, unless there is an answer already.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn with(&self, environments: &Environments, name: &str, pins: &[Pin]) -> Result<Result<Earlier>> {
+        if let Some(kept) = self.kept(name) {
+            return Ok(Ok(kept));
+        }
+        match environments.with(pins) {
+            Ok(environment) => {
+                (environments.progress)("rehearsing");
+                self.run(name, &environment.python, None, &[])
+            }
+            Err(why) if followed::is_interrupted() => Err(why),
+            Err(why) => Ok(Err(why)),
+        }
     }
 
     /// Rehearses the command with a Python, in a folder; imports come from `path` first.

@@ -25,6 +25,12 @@ pub fn joined<'a>(texts: impl IntoIterator<Item = &'a String>, between: &str) ->
 }
 
 impl Combination {
+    /// Of one technique, whose operations are counted.
+    pub fn of(name: &str, group: &'static str, variant: Variant) -> Combination {
+        let variant = Variant { counts: true, ..variant };
+        Combination { names: vec![name.to_string()], groups: vec![group], variant, ..Combination::default() }
+    }
+
     pub fn and(&self, other: &Combination) -> Combination {
         Combination {
             names: [&self.names[..], &other.names].concat(),

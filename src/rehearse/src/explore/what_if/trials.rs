@@ -2,12 +2,14 @@
 //! with `--device cuda` really measured on one.
 
 use super::row::{Burdens, Combination, MeasuredStep, VariantRow};
+use super::show;
 use super::techniques::{ALLOCATOR, MEMORY_BUDGET, SETTINGS, SMALLER, Technique, is_for, techniques};
-use super::{picture, show};
 use crate::answer::{RehearsalVerdict, SimulatedGpu, answer, trains};
+use crate::capture::host::memory_of_this_machine;
 use crate::capture::plain::{first_line, on_one_line};
 use crate::capture::process::TechniqueOutcome;
 use crate::capture::session::{Capture, ScriptFailed};
+use crate::explore::of_each;
 use crate::explore::template::FlagTemplate;
 use crate::run::executor::{Rehearsal, Variant};
 use crate::show::text::short_failure;
@@ -17,9 +19,6 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::env;
 use std::fmt;
-use std::fs;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// What is tried.
@@ -40,8 +39,8 @@ pub struct BatchFlags {
 
 /// What each technique saves and costs.
 pub struct WhatIf {
-    base: MeasuredStep,
-    rows: Vec<VariantRow>,
+    pub(super) base: MeasuredStep,
+    pub(super) rows: Vec<VariantRow>,
 }
 
 impl WhatIf {
@@ -57,14 +56,6 @@ impl WhatIf {
     /// The table, the recommendation and its lines.
     pub fn text(&self) -> String {
         show::answer(&self.base, &self.rows)
-    }
-
-    /// What saves how much for how much more time, as SVG.
-    ///
-    /// # Errors
-    /// The drawing fails.
-    pub fn picture(&self) -> Result<String> {
-        picture::draw(&self.rows, &self.base)
     }
 }
 
@@ -102,25 +93,15 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
 
 /// Every technique, and those that this command cannot be given.
 fn choices(rehearsal: &Rehearsal, trials: &Trials) -> Result<(Vec<Combination>, Vec<VariantRow>)> {
-    let mut choices = Vec::new();
+    let switched_on =
+        |of: &Technique| Combination::of(of.name, of.group, Variant { techniques: vec![of.name], ..Variant::default() });
+    let mut choices: Vec<Combination> = techniques().iter().map(switched_on).collect();
     let mut left_out = Vec::new();
-    for Technique { name, group, .. } in techniques().iter().copied() {
-        choices.push(Combination {
-            names: vec![name.to_string()],
-            groups: vec![group],
-            variant: Variant { techniques: vec![name], ..Variant::default() },
-            ..Combination::default()
-        });
-    }
     let set = ["PYTORCH_ALLOC_CONF", ALLOCATOR].into_iter().find(|name| env::var_os(name).is_some_and(|value| !value.is_empty()));
     for (name, value) in SETTINGS {
-        let choice = Combination {
-            names: vec![name.to_string()],
-            groups: vec!["allocator"],
-            variant: Variant { settings: vec![(ALLOCATOR, value.to_string())], ..Variant::default() },
-            words: format!("{ALLOCATOR}={value}  # in the environment"),
-            ..Combination::default()
-        };
+        let variant = Variant { settings: vec![(ALLOCATOR, value.to_string())], ..Variant::default() };
+        let words = format!("{ALLOCATOR}={value}  # in the environment");
+        let choice = Combination { words, ..Combination::of(name, "allocator", variant) };
         match set {
             Some(set) => left_out.push(VariantRow::refused(choice, format!("{set} is set already"))),
             None => choices.push(choice),
@@ -132,36 +113,23 @@ fn choices(rehearsal: &Rehearsal, trials: &Trials) -> Result<(Vec<Combination>, 
             format!("--batch: the command has to say its batch, so that it can be divided; write {} into it", batch.text(32))
         })?;
         for factor in [2, 4, 8].into_iter().filter(|factor| now.is_multiple_of(*factor)) {
-            let smaller = batch.with(command, now / factor);
-            let mut words = format!("{}  # on the command line", batch.text(now / factor));
+            let (smaller, text) = (batch.with(command, now / factor), batch.text(now / factor));
             choices.push(match accumulation {
-                None => Combination {
-                    names: vec![format!("batch-{}", now / factor)],
-                    groups: vec![SMALLER],
-                    variant: Variant { command: Some(smaller), ..Variant::default() },
-                    words,
-                    ..Combination::default()
-                },
+                None => {
+                    let variant = Variant { command: Some(smaller), ..Variant::default() };
+                    let words = format!("{text}  # on the command line");
+                    Combination { words, ..Combination::of(&format!("batch-{}", now / factor), SMALLER, variant) }
+                }
                 Some(accumulation) => {
                     let steps = accumulation.number(command).unwrap_or(1) * factor;
-                    words.insert_str(batch.text(now / factor).len(), &format!(" {}", accumulation.text(steps)));
-                    Combination {
-                        names: vec![format!("accumulate-{factor}x")],
-                        groups: vec!["accumulation"],
-                        micro_batches: factor,
-                        variant: Variant {
-                            command: Some(accumulation.with(&smaller, steps)),
-                            techniques: vec!["accumulate"],
-                            ..Variant::default()
-                        },
-                        words,
-                    }
+                    let command = Some(accumulation.with(&smaller, steps));
+                    let variant = Variant { command, techniques: vec!["accumulate"], ..Variant::default() };
+                    let words = format!("{text} {}  # on the command line", accumulation.text(steps));
+                    let choice = Combination::of(&format!("accumulate-{factor}x"), "accumulation", variant);
+                    Combination { words, micro_batches: factor, ..choice }
                 }
             });
         }
-    }
-    for choice in &mut choices {
-        choice.variant.counts = true;
     }
     match trials.only.is_empty() {
         true => Ok((choices, left_out)),
@@ -171,15 +139,14 @@ fn choices(rehearsal: &Rehearsal, trials: &Trials) -> Result<(Vec<Combination>, 
 
 /// Those of `--only`: names, and names joined by + for what is tried together.
 fn only(wanted: &[String], choices: &[Combination], left_out: &[VariantRow]) -> Result<(Vec<Combination>, Vec<VariantRow>)> {
-    let mut sets = Vec::new();
-    let mut refused: Vec<VariantRow> = Vec::new();
-    'sets: for wanted in wanted {
+    let (mut sets, mut refused) = (Vec::new(), Vec::new());
+    for wanted in wanted {
+        if let Some(row) = left_out.iter().find(|row| wanted.split('+').any(|name| row.techniques[0] == name)) {
+            refused.push(row.clone());
+            continue;
+        }
         let mut set: Option<Combination> = None;
         for name in wanted.split('+') {
-            if let Some(row) = left_out.iter().find(|row| row.techniques[0] == name) {
-                refused.push(row.clone());
-                continue 'sets;
-            }
             let Some(choice) = choices.iter().find(|choice| choice.names[0] == name) else {
                 let names = choices.iter().flat_map(|choice| &choice.names).chain(left_out.iter().flat_map(|row| &row.techniques));
                 let known: Vec<&str> = names.map(String::as_str).collect();
@@ -198,19 +165,12 @@ fn only(wanted: &[String], choices: &[Combination], left_out: &[VariantRow]) -> 
 
 /// How many processes this machine has memory for, each of so many bytes, beside what runs on it; at least one.
 fn room_for(bytes: u64) -> usize {
-    let number = |text: &str| text.split_whitespace().find_map(|word| word.parse::<u64>().ok());
-    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available =
-        memory.lines().find(|line| line.starts_with("MemAvailable:")).and_then(number).map_or(u64::MAX, |kib| kib << 10);
-    // A container has a limit of its own.
-    let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().as_deref().and_then(number).unwrap_or(u64::MAX);
-    usize::try_from(available.min(limit) / bytes.max(1)).unwrap_or(usize::MAX).max(1)
+    let available = memory_of_this_machine("MemAvailable:").unwrap_or(u64::MAX);
+    usize::try_from(available / bytes.max(1)).unwrap_or(usize::MAX).max(1)
 }
 
 /// A rehearsal each, as many at once as there are cores, and memory for a script that takes what it takes as it is.
 fn try_all(rehearsal: &Rehearsal, base: &MeasuredStep, choices: Vec<Combination>) -> Vec<VariantRow> {
-    let next = AtomicUsize::new(0);
-    let rows: Mutex<Vec<(usize, VariantRow)>> = Mutex::new(Vec::new());
     // On a real GPU they would take memory and time of one another.
     let cores = if rehearsal.measures { 1 } else { thread::available_parallelism().map_or(1, usize::from).min(choices.len()) };
     let at_once = cores.min(room_for(base.host_memory));
@@ -220,54 +180,35 @@ fn try_all(rehearsal: &Rehearsal, base: &MeasuredStep, choices: Vec<Combination>
             Bytes(base.host_memory)
         ));
     }
-    thread::scope(|scope| {
-        for _ in 0..at_once {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(choice) = choices.get(at) else { return };
-                    (rehearsal.progress)(&format!(
-                        "rehearsing with {} ({} of {})",
-                        choice.names.join(" + "),
-                        at + 1,
-                        choices.len()
-                    ));
-                    let row = try_one(rehearsal, base, choice.clone());
-                    rows.lock().unwrap_or_else(PoisonError::into_inner).push((at, row));
-                }
-            });
-        }
-    });
-    let mut rows = rows.into_inner().unwrap_or_else(PoisonError::into_inner);
-    rows.sort_by_key(|(at, _)| *at);
-    rows.into_iter().map(|(_, row)| row).collect()
+    of_each(&choices, at_once, |at, choice| {
+        let (names, count) = (choice.names.join(" + "), choices.len());
+        (rehearsal.progress)(&format!("rehearsing with {names} ({} of {count})", at + 1));
+        try_one(rehearsal, base, choice.clone())
+    })
 }
 
 fn try_one(rehearsal: &Rehearsal, base: &MeasuredStep, choice: Combination) -> VariantRow {
+    match step_with(rehearsal, base, &choice) {
+        Ok(measured) => VariantRow::of(choice, &measured, base),
+        Err(reason) => VariantRow::refused(choice, reason),
+    }
+}
+
+/// What a run with a combination showed; else why it was not applied.
+fn step_with(rehearsal: &Rehearsal, base: &MeasuredStep, choice: &Combination) -> Result<MeasuredStep, String> {
     let variant = Rehearsal { variant: choice.variant.clone(), ..rehearsal.clone() };
-    let measured = match measure(&variant, !base.fits) {
-        Ok(measured) => measured,
-        Err(error) => return VariantRow::refused(choice, format!("{error:#}")),
-    };
-    let outcomes = match &measured {
-        Ok(measured) => &measured.outcomes[..],
-        Err(failed) => &failed.outcomes[..],
-    };
+    let measured = measure(&variant, !base.fits).map_err(|error| format!("{error:#}"))?;
+    let outcomes = measured.as_ref().map_or_else(|failed| &failed.outcomes, |measured| &measured.outcomes);
     if let Some(no) = outcomes.iter().find(|outcome| !outcome.applied) {
         let name = if choice.names.len() > 1 { format!("{}: ", no.technique) } else { String::new() };
-        let reason = format!("{name}{}", no.reason);
-        return VariantRow::refused(choice, reason);
+        return Err(format!("{name}{}", no.reason));
     }
-    let measured = match measured {
-        Ok(measured) => measured,
-        Err(failed) => return VariantRow::refused(choice, format!("the script fails with it: {}", failed.why)),
-    };
-    let silent = choice.variant.techniques.iter().find(|name| !measured.outcomes.iter().any(|outcome| outcome.technique == **name));
-    if let Some(silent) = silent.filter(|_| measured.peaks.is_some()) {
-        let reason = format!("{silent} found nothing in the script to apply to");
-        return VariantRow::refused(choice, reason);
+    let measured = measured.map_err(|failed| format!("the script fails with it: {failed}"))?;
+    let is_silent = |name: &&&str| !measured.outcomes.iter().any(|outcome| outcome.technique == **name);
+    match choice.variant.techniques.iter().find(is_silent).filter(|_| measured.peaks.is_some()) {
+        Some(silent) => Err(format!("{silent} found nothing in the script to apply to")),
+        None => Ok(measured),
     }
-    VariantRow::of(choice, &measured, base)
 }
 
 /// Why a script with a technique did not end well, or what the technique had nothing to do for.

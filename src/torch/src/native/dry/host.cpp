@@ -8,8 +8,6 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 
-using vramlab::dry::allocator;
-
 namespace {
 
 using torch::autograd::edge_list;
@@ -70,17 +68,4 @@ __attribute__((visibility("default"))) char* vramlab_dry_open() {
 __attribute__((visibility("default"))) char* vramlab_dry_wait_for_threads() {
   return guarded([] { torch::autograd::set_default_engine_stub(&engine); });
 }
-
-// Takes bytes from the allocator as a tensor does: the address; 0 where memory ran out or something else is wrong.
-__attribute__((visibility("default"))) uint64_t vramlab_dry_take(uint64_t bytes) {
-  try {
-    return reinterpret_cast<uint64_t>(allocator()->raw_alloc(bytes));
-  } catch (const std::exception&) {
-    return 0;
-  }
-}
-
-// Gives back what vramlab_dry_take took.
-__attribute__((visibility("default"))) void vramlab_dry_give(uint64_t address) { allocator()->raw_delete(reinterpret_cast<void*>(address)); }
-
 }

@@ -1,6 +1,6 @@
 //! The simulated GPU's libraries, which this program carries inside, and the door to them; see [`crate::dry`].
 
-use super::{NativeError, checked, vl_dry_give, vl_dry_open, vl_dry_take};
+use super::{NativeError, checked, vl_dry_open};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -38,28 +38,4 @@ pub fn open(backend: &Path) -> Result<(), NativeError> {
     let path = CString::new(backend.as_os_str().as_bytes()).map_err(|e| NativeError(e.to_string()))?;
     // SAFETY: the path is a C string that outlives the call.
     checked(unsafe { vl_dry_open(path.as_ptr()) })
-}
-
-/// Bytes of the simulated GPU's memory, from its caching allocator; they are given back where this goes out of scope.
-#[derive(Debug)]
-pub struct DeviceAllocation(u64);
-
-impl DeviceAllocation {
-    /// Takes bytes as a tensor does; none where memory runs out, for no bytes at all, and before the device is open.
-    pub fn take(bytes: u64) -> Option<DeviceAllocation> {
-        // SAFETY: no pointers; the address is given back once, by `drop`.
-        let address = unsafe { vl_dry_take(bytes) };
-        (address != 0).then_some(DeviceAllocation(address))
-    }
-
-    pub fn address(&self) -> u64 {
-        self.0
-    }
-}
-
-impl Drop for DeviceAllocation {
-    fn drop(&mut self) {
-        // SAFETY: the address came from `take`, and this is the only one that gives it back.
-        unsafe { vl_dry_give(self.0) };
-    }
 }

@@ -5,8 +5,6 @@ from .technique import Technique, uses_trainer
 
 
 class OnCards(Technique):
-    """One of several processes, each with a card and a batch of its own."""
-
     def begin(self):
         self.cards = settings.cards
         self.change = f"{self.cards} cards, each with a batch of this size"

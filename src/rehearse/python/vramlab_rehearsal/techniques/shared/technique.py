@@ -5,6 +5,7 @@ import inspect
 import os
 import re
 import sys
+import traceback
 import weakref
 
 from ... import calls
@@ -130,6 +131,17 @@ class OfModel(Technique):
         self.at_first_forward(self.first)
 
 
+def narrow(root, kind):
+    """A model's weights and inputs in half precision."""
+    import torch
+
+    def narrowed(_, inputs):
+        return tuple(each.to(kind) if isinstance(each, torch.Tensor) and each.is_floating_point() else each for each in inputs)
+
+    root.to(kind)
+    root.register_forward_pre_hook(narrowed)
+
+
 class Region(Technique):
     """A context manager from the outermost module's forward pass to the backward pass: model and loss."""
 
@@ -164,11 +176,7 @@ def variable_of(module):
     """What the script calls a module: a variable of its outermost frame that has it, or what `self` has there, `model` where it can be; `model`, too,
     where none has it."""
     # Without this one: a frame that refers to itself lives on, and the arguments of those that called it with it.
-    frames, frame = [], sys._getframe(1)
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
-    for frame in reversed(frames):
+    for frame, _ in reversed(list(traceback.walk_stack(sys._getframe(1)))):
         file = frame.f_code.co_filename
         if "site-packages" in file or file.startswith(_OURS):
             continue

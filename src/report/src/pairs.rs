@@ -1,24 +1,22 @@
 //! Ours and PyTorch's side by side, where both did the very same: are values and bytes equal, why not, and which takes how much of the
 //! other's time.
 
-use crate::protocol::{BY, HELD, Metric, Pass, PlainCell, PlainGrid, PlainProtocol, Profile, Role, TIME};
-use crate::results::Samples;
 use base::stats::Interval;
 use base::units::{plain, quantity, ratio};
+use record::protocol::{BY, Metric, Pass, PlainCell, PlainGrid, PlainProtocol, Profile, Role, TIME};
+use record::results::Samples;
+use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Blocks that a note names.
-const NAMED: usize = 6;
-
 /// Every comparison of one experiment that both sides take part in, a row for each.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, Serialize)]
 pub struct Pairs {
     /// How many of the first columns are factors; the others are what came out.
     pub factors: usize,
     pub head: Vec<String>,
     pub rows: Vec<Vec<String>>,
-    /// Factors with one level throughout.
-    pub throughout: Vec<String>,
+    /// What the columns say, and the factors with one level throughout.
+    pub caption: String,
     /// Each difference in bytes with its reason, or that it has none.
     pub notes: Vec<String>,
 }
@@ -32,7 +30,11 @@ pub fn pairs(protocol: &PlainProtocol, profile: Profile, samples: &Samples) -> O
     let factors: Vec<&str> = first.levels().iter().map(|(factor, _)| factor.as_str()).filter(|factor| *factor != BY).collect();
     let varies = |factor: &&str| ours.iter().any(|cell| cell.get(factor) != first.get(factor));
     let (varied, constant): (Vec<&str>, Vec<&str>) = factors.into_iter().partition(varies);
-    let throughout = constant.iter().filter_map(|factor| Some(format!("{factor} = {}", first.get(factor)?))).collect();
+    let throughout: Vec<String> = constant.iter().filter_map(|factor| Some(format!("{factor} = {}", first.get(factor)?))).collect();
+    let throughout = if throughout.is_empty() { String::new() } else { format!(" Throughout: {}.", throughout.join(", ")) };
+    let caption = format!(
+        "Values, bytes and times of the lab against PyTorch's in Python; a ratio below 1 says that the lab takes less.{throughout}"
+    );
     let mut head: Vec<String> = varied.iter().map(|factor| (*factor).to_string()).collect();
     head.extend(["values", "bytes", "time, PyTorch", "time, vramlab", "ratio", "95 % interval", "rounds"].map(str::to_string));
     let (mut rows, mut notes) = (Vec::new(), Vec::new());
@@ -44,7 +46,7 @@ pub fn pairs(protocol: &PlainProtocol, profile: Profile, samples: &Samples) -> O
         rows.push(row);
         notes.extend(pair.notes(&varied));
     }
-    Some(Pairs { factors: varied.len(), head, rows, throughout, notes })
+    Some(Pairs { factors: varied.len(), head, rows, caption, notes })
 }
 
 /// One comparison.
@@ -129,40 +131,12 @@ impl<'a> Pair<'a> {
             let mut said: Vec<String> = stated.iter().map(|(why, bytes)| format!("{}: {why}", signed(-bytes))).collect();
             let rest = bytes + stated.iter().map(|(_, bytes)| bytes).sum::<i64>();
             if rest != 0 {
-                let blocks = if metric.name == crate::protocol::PEAK.name { self.blocks() } else { String::new() };
-                said.push(format!("{} has no reason yet{blocks}", signed(rest)));
+                said.push(format!("{} has no reason yet", signed(rest)));
             }
             by_reason.entry(said.join("; ")).or_default().push(metric.label);
         }
         let cell = levels.join(" ");
         by_reason.into_iter().map(|(why, metrics)| format!("`{cell}`, {}: {why}.", metrics.join(", "))).collect()
-    }
-
-    /// The blocks that live at one side's peak and not at the other's.
-    fn blocks(&self) -> String {
-        let prefix = format!("{}.", HELD.name);
-        let of = |cell: &PlainCell| -> BTreeMap<String, i64> {
-            self.samples.details(cell, &prefix).map(|(name, count)| (name.to_string(), count as i64)).collect()
-        };
-        let (mut apart, theirs) = (of(self.ours), of(&self.theirs));
-        for (block, count) in theirs {
-            *apart.entry(block).or_default() -= count;
-        }
-        let mut named: Vec<(i64, String, i64)> = apart
-            .into_iter()
-            .filter(|(_, count)| *count != 0)
-            .map(|(block, count)| {
-                let (operation, bytes) = block.rsplit_once('.').unwrap_or((&block, "0"));
-                (bytes.parse().unwrap_or(0), operation.to_string(), count)
-            })
-            .collect();
-        named.sort_by_key(|(bytes, _, count)| -(bytes * count.abs()));
-        let side = |wanted: bool| {
-            let own = named.iter().filter(|(_, _, count)| (*count > 0) == wanted).take(NAMED);
-            own.map(|(bytes, operation, count)| format!("{} x {} of {operation}", count.abs(), exact(*bytes))).collect::<Vec<_>>()
-        };
-        let or_nothing = |blocks: Vec<String>| if blocks.is_empty() { "nothing".to_string() } else { blocks.join(", ") };
-        format!(" (alive at our peak alone: {}; at PyTorch's alone: {})", or_nothing(side(true)), or_nothing(side(false)))
     }
 }
 
@@ -181,8 +155,8 @@ fn signed(bytes: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{PEAK, axis};
-    use crate::results::{PassRecord, Sample, Status};
+    use record::protocol::{PEAK, axis};
+    use record::results::{PassRecord, Sample, Status};
 
     fn protocol() -> PlainProtocol {
         PlainProtocol {
@@ -206,16 +180,9 @@ mod tests {
     }
 
     fn record(cell: &str, pass: Pass, round: u32, figures: &[(&str, f64)]) -> PassRecord {
-        let sample = |(metric, value): &(&str, f64)| Sample {
-            metric: metric.to_string(),
-            unit: String::new(),
-            value: *value,
-            sample: 0,
-            reason: String::new(),
-        };
-        let samples = figures.iter().map(sample).collect();
-        let cell = PlainCell::parse(cell).unwrap();
-        PassRecord { cell, pass, round, status: Status::Ok, reason: String::new(), seconds: None, samples }
+        let sample = |(metric, value): &(&str, f64)| Sample { metric: metric.to_string(), value: *value, ..Sample::default() };
+        let not_run = PassRecord::not_run(&PlainCell::parse(cell).unwrap(), pass, round, Status::Ok, "");
+        PassRecord { samples: figures.iter().map(sample).collect(), ..not_run }
     }
 
     #[test]
@@ -224,15 +191,9 @@ mod tests {
         for (k, peak, error) in [("1", 1_000_000.0, 0.0), ("2", 999_928.0, 1e-9), ("3", 1_008_192.0, 0.0)] {
             let (theirs, ours) = (format!("k={k} model=mlp by=pytorch"), format!("k={k} model=mlp by=vramlab"));
             records.push(record(&ours, Pass::Check, 1, &[("gradient_error", error)]));
-            records.push(record(
-                &theirs,
-                Pass::Memory,
-                1,
-                &[("requested_peak", 1e6), ("held.aten::mm.4096", 3.0), ("held.aten::div.8", 1.0)],
-            ));
+            records.push(record(&theirs, Pass::Memory, 1, &[("requested_peak", 1e6)]));
             let stated = if k == "2" { 72.0 } else { 0.0 };
-            let held = if k == "3" { 5.0 } else { 3.0 };
-            let figures = [("requested_peak", peak), ("counters.requested_peak", stated), ("held.aten::mm.4096", held)];
+            let figures = [("requested_peak", peak), ("counters.requested_peak", stated)];
             records.push(record(&ours, Pass::Memory, 1, &figures));
         }
         for round in 1..=3 {
@@ -241,18 +202,15 @@ mod tests {
             records.push(record("k=1 model=mlp by=vramlab", Pass::Time, round, &[("time", 1e-3 * drift)]));
         }
         let found = pairs(&protocol(), Profile::Quick, &Samples::new(&records)).unwrap();
-        assert_eq!((found.factors, found.head[0].as_str(), found.throughout), (1, "k", vec!["model = mlp".to_string()]));
+        assert_eq!((found.factors, found.head[0].as_str()), (1, "k"));
+        assert!(found.caption.ends_with(" Throughout: model = mlp."), "{}", found.caption);
         let row = |n: usize| found.rows[n].iter().map(String::as_str).collect::<Vec<_>>();
         assert_eq!(row(0), ["1", "equal", "equal", "4.00 ms", "2.00 ms", "0.50x", "0.50x to 0.50x", "3"]);
         assert_eq!(row(1)[..4], ["2", "1.0e-9 apart", "72 B less, as stated", "–"]);
         assert_eq!(row(2)[..3], ["3", "equal", "8,192 B more, not explained"]);
         assert_eq!(
             found.notes,
-            [
-                "`k=2`, peak memory: −72 B: Python counts in tensors.",
-                "`k=3`, peak memory: +8,192 B has no reason yet (alive at our peak alone: 2 x 4,096 B of aten::mm; at PyTorch's alone: 1 x 8 B \
-                 of aten::div).",
-            ]
+            ["`k=2`, peak memory: −72 B: Python counts in tensors.", "`k=3`, peak memory: +8,192 B has no reason yet."]
         );
         assert_eq!(pairs(&protocol(), Profile::Full, &Samples::new(&records)), None);
     }

@@ -1,47 +1,16 @@
-//! The figures of an experiment as tables, with what became of the cells that gave none.
+//! What is to be said of a run beside its figures: what became of the cells that gave none, for one.
 
 use super::plots::grouped;
 use super::prose;
 use super::recorded::Recorded;
 use base::stats::outliers;
 use base::units::{counted, plain, significant};
-use record::pairs::pairs;
 use record::protocol::{Pass, PlainCell, Relation};
 use record::results::Status;
-use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Cells that a note names one by one.
 const NAMED: usize = 6;
-
-#[derive(Debug, Serialize)]
-pub struct Table {
-    pub grid: String,
-    /// How many of the first columns are factors; the others are figures.
-    pub factors: usize,
-    pub head: Vec<String>,
-    pub rows: Vec<Vec<String>>,
-    /// Factors with one level throughout, and the baseline.
-    pub caption: String,
-    pub notes: Vec<String>,
-}
-
-/// Ours and PyTorch's where both did the very same: what is equal, and which takes how long.
-pub fn beside_pytorch(recorded: &Recorded) -> Option<Table> {
-    let pairs = pairs(&recorded.protocol, recorded.manifest.profile, &recorded.samples)?;
-    let throughout =
-        if pairs.throughout.is_empty() { String::new() } else { format!(" Throughout: {}.", pairs.throughout.join(", ")) };
-    Some(Table {
-        grid: "beside PyTorch".to_string(),
-        factors: pairs.factors,
-        head: pairs.head,
-        rows: pairs.rows,
-        caption: format!(
-            "Values, bytes and times of the lab against PyTorch's in Python; a ratio below 1 says that the lab takes less.{throughout}"
-        ),
-        notes: pairs.notes,
-    })
-}
 
 /// What is to be said of a run beside its figures: what was checked, what failed, which samples are remarkable.
 pub fn notes_of(recorded: &Recorded) -> Vec<String> {
