@@ -59,7 +59,7 @@ def followed(case):
             events, peaks = taken(), [live, live, in_blocks]
             known = without_products(events, 4 * batch * heads * length**2) if phase == "backward" else [True] * len(events)
             alone = live
-            for (allocated, _, bytes, _), counts in zip(events, known):
+            for (allocated, _, bytes), counts in zip(events, known):
                 sign = 1 if allocated else -1
                 live, alone, in_blocks = live + sign * bytes, alone + sign * bytes * counts, in_blocks + sign * rounded(bytes)
                 peaks = [max(peak, now) for peak, now in zip(peaks, (live, alone, in_blocks))]

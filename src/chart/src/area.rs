@@ -4,6 +4,7 @@ use super::{Anchor, BAND, Canvas, EDGE, FAINT, GRID, Head, INK, LinearScale, Mar
 use super::{flowed, look, picture, shortened, text_width, wrapped};
 use anyhow::Result;
 use base::units::{quantity, tick};
+use plotters::prelude::RGBColor;
 use serde::Serialize;
 use std::ops::Range;
 
@@ -15,8 +16,9 @@ const LOW: i32 = 170;
 const LINE: i32 = SMALL + 5;
 /// Rows above a plot: the names of the phases, and those of what several phases belong to.
 const PHASES: i32 = 18;
-/// How each layer looks, the lowest first: neighbours differ most.
+/// How each layer looks, the lowest first: neighbours differ most. One more is grey.
 const LOOKS: [usize; 7] = [0, 4, 5, 2, 1, 3, 6];
+const REST: RGBColor = RGBColor(0x99, 0x99, 0x99);
 /// Least share of a layer that a peak's text names.
 const LEAST_SHARE: f64 = 0.02;
 /// A layer that nowhere has this share of the highest peak cannot be seen, and has no place in the legend.
@@ -141,7 +143,7 @@ pub fn areas(chart: &Areas) -> Result<(String, Vec<AreaPlot>)> {
         head.draw(canvas);
         for (layer, x, row) in legend {
             let y = head.bottom() + 8 + row * LEGEND_ROW;
-            canvas.rectangle((x, y - 6), (x + 14, y + 6), look(LOOKS[layer % LOOKS.len()]).color, true);
+            canvas.rectangle((x, y - 6), (x + 14, y + 6), color(layer), true);
             canvas.text((x + 20, y), &chart.layers[layer], TEXT, INK, Anchor::Start);
         }
         for (row, frame) in rows.iter().zip(&frames) {
@@ -290,8 +292,12 @@ fn draw_stack(canvas: &mut Canvas, course: &MemoryCurve, columns: &[usize], left
         let line = simplified(line);
         let (Some(first), Some(last)) = (line.first(), line.last()) else { continue };
         let outline: Vec<Point> = line.iter().copied().chain([(last.0, ground), (first.0, ground)]).collect();
-        canvas.area(&outline, look(LOOKS[layer % LOOKS.len()]).color);
+        canvas.area(&outline, color(layer));
     }
+}
+
+fn color(layer: usize) -> RGBColor {
+    LOOKS.get(layer).map_or(REST, |n| look(*n).color)
 }
 
 /// A line without the points that change nothing.
@@ -314,6 +320,12 @@ fn simplified(line: impl Iterator<Item = Point>) -> Vec<Point> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_of_eight_layers_has_a_color_of_its_own() {
+        let colors: Vec<RGBColor> = (0..8).map(color).collect();
+        assert!((1..8).all(|n| !colors[..n].contains(&colors[n])), "{colors:?}");
+    }
 
     fn course(totals: &[f64], phases: &[Range<usize>]) -> MemoryCurve {
         let phase = |points: &Range<usize>| PhaseBand {

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// How each version is rehearsed: what both commands take.
 #[derive(Debug, Args)]
+#[command(mut_arg("gpu", |gpu| gpu.value_name("NAME|SIZE").help("The simulated GPU, one, as for `vramlab rehearse`")))]
 pub struct Rehearsing {
     #[command(flatten)]
     run: RunFlags,
