@@ -86,11 +86,14 @@ CASES = {
     ),
     "torchtitan#191": Case(
         "pytorch/torchtitan", "2024-03-27T23:10-ab5d91823 2024-03-28T18:54-83c879f18 2024-04-10T17:57-e62573d4c", "reported/titan.py",
-        flags=("--steps", "all", "--world-size", "8", "--rank", "0", "--lag", "1000"), gpu="96GiB",
+        flags=("--steps", "all", "--world-size", "8", "--rank", "0", "--lag", "500"), gpu="96GiB",
     ),
     "sd-scripts#661": Case(
-        "kohya-ss/sd-scripts", "2023-06-25T23:07-747af145 2023-07-18T14:17-6d2d8dfd 2023-07-18T23:33-7875ca8f", "reported/sdxl.py",
+        "kohya-ss/sd-scripts", "2023-06-25T23:07-747af145 2023-07-18T14:17-6d2d8dfd 2023-07-18T23:33-7875ca8f", "reported/sdxl.py", "lora",
         flags=("--steps", "all", "--no-init"), gpu="rtx-3090",
+    ),
+    "sd-scripts#1141": Case(
+        "kohya-ss/sd-scripts", "2023-12-03T09:27-0908c541 2024-02-27T09:23-2d738918", "reported/sdxl.py", "whole", flags=("--no-init",)
     ),
     "fms-acceleration#128": Case(
         "huggingface/transformers", "v4.45.2 v4.49.0", "reported/mixtral_full.py", flags=("--world-size", "8", "--rank", "1"), gpu="192GiB"
@@ -163,7 +166,9 @@ def taken(options, pin):
     commit = version.rpartition("-")[2]
     place = OUT / "clones" / f"{clone.replace('/', '-')}-{commit}"
     if not place.exists():
-        files = subprocess.run(["git", "-C", options.clones / clone.split("/")[1], "archive", commit, ".", ":(exclude)*.dll"], stdout=subprocess.PIPE, check=True)
+        # Python and TOML; a clone may lack large files.
+        words = ["git", "-C", options.clones / clone.split("/")[1], "archive", commit, "*.[pt][yo]*"]
+        files = subprocess.run(words, stdout=subprocess.PIPE, check=True)
         tarfile.open(fileobj=io.BytesIO(files.stdout)).extractall(place, filter="data")
     return place
 
@@ -212,7 +217,7 @@ def explain(options, records, name, case):
         told = subprocess.run([options.vramlab, "diff", "--json", "-", *answers], capture_output=True, text=True, check=True)
         pair = {"case": name, "before": before["version"], "after": after["version"]}
         # Without the folder that a package lies in, which is another one on another machine.
-        found = [{**row, **pair, "line": re.sub(r".*/(site-packages|versions|python)/", "", row["line"])} for row in json.loads(told.stdout)["rows"][:4]]
+        found = [{**row, **pair, "line": re.sub(r".*/(site-packages|versions|python|clones/[^/]+/src|clones/[^/]+)/", "", row["line"])} for row in json.loads(told.stdout)["rows"][:4]]
         lines[pair["before"], pair["after"]] = [{column: row.get(column) or "" for column in CHANGED} for row in found]
     others = [row for row in records.jumps if row["case"] != name]
     records.jumps = sorted(others + sum(lines.values(), []), key=lambda row: row["case"])

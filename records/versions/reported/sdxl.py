@@ -1,7 +1,9 @@
-"""sd-scripts#661: a LoRA for the U-Net of SDXL, one image of 1024 x 1024, in half precision with checkpoints, by `sdxl_train_network.py`.
+"""sdxl.py lora|whole: sd-scripts#661 and #1141: SDXL, whose models have no weights, by programs of sd-scripts; SDPA stands for xformers.
 
-The reporter's settings are in bmaltais/kohya_ss#1184: LoRA, latents in a cache, checkpoints. The part that we have ends before the others. Only without
-training the text encoders, and without a cache of what they give, can the two states differ; SDPA stands for xformers. The models have no weights.
+#661: a LoRA for the U-Net on one image of 1024 x 1024 in half precision with checkpoints, by `sdxl_train_network.py`. The reporter's settings are in
+bmaltais/kohya_ss#1184: LoRA, latents in a cache, checkpoints; the part that we have ends before the others. Only without training the text encoders, and
+without a cache of what they give, can the two states differ. #1141: all of the U-Net on two images, by `sdxl_train.py`, with the thread's settings; two
+passes are accumulated, theirs 128.
 """
 import json
 import pathlib
@@ -23,7 +25,6 @@ for name in ["openai_clip-vit-large-patch14", "laion_CLIP-ViT-bigG-14-laion2B-39
     tokenizer.save_pretrained(place / "tokenizers" / name)
 
 sys.modules["albumentations"] = MagicMock()
-import sdxl_train_network  # noqa: E402
 from library import model_util, sdxl_model_util  # noqa: E402
 
 # The checkpoint: nothing but what is asked for by name.
@@ -31,6 +32,7 @@ key = "conditioner.embedders.1.model."
 given = {key + "text_projection": torch.zeros(1280, 1280), key + "logit_scale": torch.zeros(())}
 (place / "sdxl.safetensors").touch()
 sdxl_model_util.load_file = lambda *_, **__: dict(given)
+sdxl_model_util._load_state_dict_on_device = lambda model, _, device, dtype=None: model.to_empty(device=device).to(dtype).training
 model_util.convert_ldm_vae_checkpoint = lambda *_: {}
 torch.nn.Module.load_state_dict = lambda self, *_, **__: "weights are left as they are"
 
@@ -40,15 +42,23 @@ words = {
     "train_data_dir": place / "images",
     "output_dir": place / "out",
     "resolution": "1024,1024",
-    "network_module": "networks.lora",
-    "network_dim": 8,
     "optimizer_type": "AdamW8bit",
     "mixed_precision": "fp16",
     "max_train_steps": 3,
-    "max_grad_norm": 0,
     "max_data_loader_n_workers": 0,
 }
-flags = ["--network_train_unet_only", "--gradient_checkpointing", "--cache_latents", "--sdpa"]
+flags = ["--gradient_checkpointing", "--sdpa"]
+if sys.argv[1] == "lora":
+    import sdxl_train_network as program
+
+    train = program.SdxlNetworkTrainer().train
+    words |= {"network_module": "networks.lora", "network_dim": 8, "max_grad_norm": 0}
+    flags += ["--network_train_unet_only", "--cache_latents"]
+else:
+    import sdxl_train as program
+
+    train = program.train
+    words |= {"train_batch_size": 2, "gradient_accumulation_steps": 2, "max_token_length": 225, "learning_rate": "4e-6", "lr_scheduler": "constant"}
 asked = [part for name, value in words.items() for part in (f"--{name}", str(value))]
-sdxl_train_network.SdxlNetworkTrainer().train(sdxl_train_network.setup_parser().parse_args(asked + flags))
+train(program.setup_parser().parse_args(asked + flags))
 print(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())

@@ -1,8 +1,10 @@
 """torchtitan#191: Llama 13B, two ways data parallel and four ways tensor parallel, batch 8, checkpoints by operator, as the first of eight ranks.
 
-Runs `train.py` of torchtitan (which was torchtrain) with its `llama_13b.toml`: FSDP1 before, FSDP2 after. Random tokens are the data. Names of a nightly
-of April 2024 that PyTorch 2.6 has no more are given to it.
+Runs `train.py` of torchtitan (which was torchtrain) with its `llama_13b.toml`: FSDP1 before, FSDP2 after. Random tokens are the data. A name of a nightly
+of April 2024 that PyTorch has no more is given to it. A rehearsal has a process group of its own, so what NCCL's did then is done here: tensors of
+asynchronous collectives are free once its stream is there, unless TORCH_NCCL_AVOID_RECORD_STREAMS is set.
 """
+import os
 import pathlib
 import sys
 import tempfile
@@ -40,4 +42,25 @@ words = ["--training.tensor_parallel_degree", "4", "--training.steps", "3", "--m
 config.parse_args(["--job.config_file", str(toml), "--job.dump_folder", tempfile.mkdtemp(), *words])
 config.profiling.run_profiler = config.metrics.enable_tensorboard = False
 train.set_pg_timeouts = lambda **_: None
+
+
+def recorded(collective):
+    def run(group, output, given, options=None, *more):
+        if getattr(options, "asyncOp", True) and os.environ.get("TORCH_NCCL_AVOID_RECORD_STREAMS", "0") == "0":
+            for tensor in (output, given):
+                tensor.record_stream(nccl)
+        return collective(group, output, given, options, *more)
+
+    return run
+
+
+def connect(config, connect=train.init_distributed):
+    global nccl
+    connect(config)
+    nccl, group = torch.cuda.Stream(), type(torch.distributed.group.WORLD)
+    for name in ["_allgather_base", "_reduce_scatter_base"]:
+        setattr(group, name, recorded(getattr(group, name)))
+
+
+train.init_distributed = connect
 train.main(config)
