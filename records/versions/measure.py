@@ -67,7 +67,7 @@ CASES = {
         for model, batch in [("gpt2", "8"), ("bert-base", "8"), ("vit-l16", "16"), ("resnet50", "32"), ("llama-1b", "1"), ("sd-unet", "1")]
     },
     # Threads of others. They want packages of their time: --python with reported/requirements.txt, those of transformers with
-    # requirements-transformers.txt; pytorch#177406 wants diffusers 0.42.
+    # requirements-transformers.txt, those of clones with requirements-clones.txt or -fms.txt; pytorch#177406 wants diffusers 0.42.
     "pytorch#166643": Case("torch", "2.8.0 2.9.0 2.9.1 2.10.0", "reported/conv3d.py", "bfloat16", gpu="h100", beside=CUDNN),
     "pytorch#166643 float32": Case("torch", "2.8.0 2.9.1", "reported/conv3d.py", "float32", gpu="h100", beside=CUDNN),
     "pytorch#166643 cuDNN 9.15": Case("torch", "2.9.1", "reported/conv3d.py", "bfloat16", beside="nvidia-cudnn-cu12=9.15.1.9"),
