@@ -3,17 +3,21 @@
     measure.py --vramlab PROGRAM [--python PYTHON] [--again] [CASE...]
 
 The Python is one that has PyTorch and the packages that a case does not vary. A case may be a group's name. A row that is there is kept, but with
---again. All cases of a version are rehearsed before the next version, so that few environments have to be there at once.
+--again. All cases of a version are rehearsed before the next version, so that few environments have to be there at once. What a case has of a clone
+(`owner/name`, whose versions are tags, or a commit with its time before it) is taken from the folder `name` in --clones.
 """
 
 import argparse
 import csv
 import datetime
+import io
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -28,17 +32,23 @@ CHANGED = ["case", "before", "after", "bytes", "change", "line", "source", "modu
 
 
 class Case:
-    """A script, and the versions of a package that it is rehearsed with, beside one version of another; a sweep prints 'peak NAME: BYTES' for
-    each of its parts."""
+    """A script, and the versions of a package or of a clone that it is rehearsed with, beside one version of another; a sweep prints
+    'peak NAME: BYTES' for each of its parts."""
 
     def __init__(self, package, versions, script, *words, flags=("--steps", "all"), gpu="a100-80g", is_sweep=False, beside=""):
         self.package, self.versions, self.is_sweep, self.beside = package, versions.split(), is_sweep, beside
         self.command = [script if isinstance(script, Path) else HERE / script, *words]
         self.flags = ["--gpu", gpu, *flags]
 
+    def pins(self, version):
+        """Of packages, and of clones."""
+        pins = [pin for pin in [f"{self.package}={version}", self.beside] if pin]
+        return [pin for pin in pins if "/" not in pin], [pin for pin in pins if "/" in pin]
+
     def kept_as(self, version):
-        """The name, without its ending, of what `vramlab versions` keeps of a version."""
-        return "_".join(pin.replace("=", "-") for pin in [f"{self.package}={version}", self.beside] if pin)
+        """The name, without its ending, of what is kept of a version."""
+        packages, clones = self.pins(version)
+        return "_".join(packages or clones).replace("=", "-").replace("/", "-")
 
 
 # What PyTorch 2.8 to 2.10 for CUDA 12 ask for; an environment has it only if it is asked for.
@@ -57,7 +67,7 @@ CASES = {
         for model, batch in [("gpt2", "8"), ("bert-base", "8"), ("vit-l16", "16"), ("resnet50", "32"), ("llama-1b", "1"), ("sd-unet", "1")]
     },
     # Threads of others. They want packages of their time: --python with reported/requirements.txt, those of transformers with
-    # requirements-transformers.txt; pytorch#177406 wants diffusers 0.42.
+    # requirements-transformers.txt, those of clones with requirements-clones.txt or -fms.txt; pytorch#177406 wants diffusers 0.42.
     "pytorch#166643": Case("torch", "2.8.0 2.9.0 2.9.1 2.10.0", "reported/conv3d.py", "bfloat16", gpu="h100", beside=CUDNN),
     "pytorch#166643 float32": Case("torch", "2.8.0 2.9.1", "reported/conv3d.py", "float32", gpu="h100", beside=CUDNN),
     "pytorch#166643 cuDNN 9.15": Case("torch", "2.9.1", "reported/conv3d.py", "bfloat16", beside="nvidia-cudnn-cu12=9.15.1.9"),
@@ -71,6 +81,26 @@ CASES = {
     "trl#999": Case("trl", "0.5.0 0.7.4", "reported/sft.py", "gpt2", "4", gpu="a100-80g", flags=()),
     "trl#1168": Case("trl", "0.7.1 0.7.7", "reported/sft.py", "llama", "4", gpu="a100-40g", flags=()),
     "peft#1613": Case("peft", "0.3.0 0.10.0", "reported/lora.py"),
+    "transformers#24420": Case(
+        "huggingface/transformers", "2023-06-21T11:24-1815d1865 2023-06-21T15:04-285a48011 2023-06-22T14:11-3ce3385c4", "reported/whisper.py"
+    ),
+    "torchtitan#191": Case(
+        "pytorch/torchtitan", "2024-03-27T23:10-ab5d91823 2024-03-28T18:54-83c879f18 2024-04-10T17:57-e62573d4c", "reported/titan.py",
+        flags=("--steps", "all", "--world-size", "8", "--rank", "0", "--lag", "500"), gpu="96GiB",
+    ),
+    "sd-scripts#661": Case(
+        "kohya-ss/sd-scripts", "2023-06-25T23:07-747af145 2023-07-18T14:17-6d2d8dfd 2023-07-18T23:33-7875ca8f", "reported/sdxl.py", "lora",
+        flags=("--steps", "all", "--no-init"), gpu="rtx-3090",
+    ),
+    "sd-scripts#1141": Case(
+        "kohya-ss/sd-scripts", "2023-12-03T09:27-0908c541 2024-02-27T09:23-2d738918", "reported/sdxl.py", "whole", flags=("--no-init",)
+    ),
+    "fms-acceleration#128": Case(
+        "huggingface/transformers", "v4.45.2 v4.49.0", "reported/mixtral_full.py", flags=("--world-size", "8", "--rank", "1"), gpu="192GiB"
+    ),
+    "ai-toolkit#990": Case(
+        "torch", "2.11.0 2.12.1 2.13.0", "reported/krea2.py", gpu="rtx-a6000", beside="ostris/ai-toolkit=2026-07-31-038f24e8"
+    ),
     "diffusers#10035": Case("diffusers", "0.30.3 0.31.0", "reported/cogvideox.py"),
     # Jumps that nobody had reported.
     "gemma2": Case("transformers", "5.20.2 5.21.0", "found/gemma2.py"),
@@ -130,19 +160,41 @@ def numbers(version):
     return [int(part) for part in re.findall(r"\d+", version.partition("==")[2])]
 
 
+def taken(options, pin):
+    """The folder with the files of a clone's commit."""
+    clone, version = pin.split("=")
+    commit = version.rpartition("-")[2]
+    place = OUT / "clones" / f"{clone.replace('/', '-')}-{commit}"
+    if not place.exists():
+        # Python and TOML; a clone may lack large files.
+        words = ["git", "-C", options.clones / clone.split("/")[1], "archive", commit, "*.[pt][yo]*"]
+        files = subprocess.run(words, stdout=subprocess.PIPE, check=True)
+        tarfile.open(fileobj=io.BytesIO(files.stdout)).extractall(place, filter="data")
+    return place
+
+
 def rehearsed(options, name, case, version):
     """The rows of a case with a version: one, or of a sweep one for each part."""
     out = folder(name)
-    words = [options.vramlab, "versions", *case.flags, "--package", f"{case.package}={version}", "--out", out, "--cache-size", options.cache_size]
-    words += ["--package", case.beside] if case.beside else []
-    done = subprocess.run([*map(str, words), "--", options.python, *map(str, case.command)], stdout=subprocess.DEVNULL)
+    packages, clones = case.pins(version)
+    places = [taken(options, pin) for pin in clones]
+    paths = [path for place in places for path in (place / "src", place)]
+    around = {"env": os.environ | {"PYTHONPATH": ":".join(map(str, paths))}, "cwd": places[0]} if places else {}
+    kept = out / case.kept_as(version)
+    if packages:
+        words = [options.vramlab, "versions", *case.flags, "--out", out, "--cache-size", options.cache_size]
+        words += [word for pin in packages for word in ("--package", pin)]
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+        words = [options.vramlab, "rehearse", *case.flags, "--quiet", "--json", f"{kept}.json", "--keep", f"{kept}.cap"]
+    done = subprocess.run([*map(str, words), "--", options.python, *map(str, case.command)], stdout=subprocess.DEVNULL, **around)
     # There are figures, or there are none for this version.
-    if done.returncode not in (0, 2):
+    if done.returncode not in (0, 2, *([] if packages else [3])):
         sys.exit(f"{name} with {case.package} {version} was not rehearsed; is {out} of another command?")
-    found = json.loads((out / "versions.json").read_text())["rows"][0]
+    found = json.loads((out / "versions.json").read_text())["rows"][0] if packages else json.loads(Path(f"{kept}.json").read_text())
     row = {**found, "case": name, "version": f"{case.package}=={version}", "date": datetime.date.today()}
     yield row
-    log = out / f"{case.kept_as(version)}.log"
+    log = Path(f"{kept}.log")
     if case.is_sweep and not found.get("missing"):
         for part, said in re.findall(r"^peak (.+?): (.+)$", log.read_text(), re.M):
             peak, missing = (int(said), "") if said.isdigit() else (None, said.removeprefix("none, "))
@@ -165,7 +217,7 @@ def explain(options, records, name, case):
         told = subprocess.run([options.vramlab, "diff", "--json", "-", *answers], capture_output=True, text=True, check=True)
         pair = {"case": name, "before": before["version"], "after": after["version"]}
         # Without the folder that a package lies in, which is another one on another machine.
-        found = [{**row, **pair, "line": re.sub(r".*/(site-packages|versions|python)/", "", row["line"])} for row in json.loads(told.stdout)["rows"][:4]]
+        found = [{**row, **pair, "line": re.sub(r".*/(site-packages|versions|python|clones/[^/]+/src|clones/[^/]+)/", "", row["line"])} for row in json.loads(told.stdout)["rows"][:4]]
         lines[pair["before"], pair["after"]] = [{column: row.get(column) or "" for column in CHANGED} for row in found]
     others = [row for row in records.jumps if row["case"] != name]
     records.jumps = sorted(others + sum(lines.values(), []), key=lambda row: row["case"])
@@ -176,9 +228,12 @@ def main():
     options.add_argument("--vramlab", required=True)
     options.add_argument("--python", default=sys.executable)
     options.add_argument("--cache-size", default="12GiB")
+    options.add_argument("--clones", type=Path)
     options.add_argument("--again", action="store_true")
     options.add_argument("cases", nargs="*", metavar="CASE", default=list(CASES))
     options = options.parse_args()
+    # Some run in a clone's folder.
+    options.vramlab, options.python = map(os.path.abspath, (options.vramlab, options.python))
     wanted = {key: case for name in options.cases for key, case in find(name).items()}
     for name in wanted if options.again else ():
         shutil.rmtree(folder(name), ignore_errors=True)
