@@ -85,7 +85,7 @@ pub fn protocol() -> Protocol {
              with a transfer and a kernel launch of its own.",
         )
         .grid(grid)
-        .shows(Shown::new("Move batches, not the data set", "The data set is larger than a few batches").at(How::Batches).memory(PEAK).time(TIME))
+        .shows(Shown::new("Move batches, not the data set").at(How::Batches).memory(PEAK).time(TIME))
         .threat(
             "Samples are made up in memory: time is handing over and computing, without a disk or a decoder, which would hide the price of \
              single samples.",

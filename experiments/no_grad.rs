@@ -74,7 +74,7 @@ pub fn protocol() -> Protocol {
         )
         .grid(by_depth)
         .grid(short)
-        .shows(Shown::new("`no_grad` for inference", "Every forward pass without a backward pass").at(Mode::NoGrad).memory(PEAK).time(TIME))
+        .shows(Shown::new("`no_grad` for inference").at(Mode::NoGrad).memory(PEAK).time(TIME))
         .threat("Python's `for` loops keep the last output until the next is bound to its name; here the output goes when the step ends.")
         .threat(
             "Large tensors on the CPU are mapped afresh at each allocation, so a forward pass that frees early reuses memory that is warm: \

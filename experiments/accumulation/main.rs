@@ -29,7 +29,7 @@ pub fn protocol() -> Protocol {
         )
         .grid(memory::grid())
         .grid(update::grid())
-        .shows(Shown::new("Accumulate 4 micro-batches", "Activations fill the memory").at(memory::Hold::EffectiveBatch).at(K(4)).memory(PEAK).time(TIME))
+        .shows(Shown::new("Accumulate 4 micro-batches").at(memory::Hold::EffectiveBatch).at(K(4)).memory(PEAK).time(TIME))
         .threat("Inputs are random and on the device already: loading is another experiment's.")
         .threat("Time per sample at small micro-batches shows how badly this device is filled, and travels to no other.")
         .threat("Attention is libtorch's fused kernel, which keeps less than explicit attention; GPT's activations are that much smaller.")

@@ -41,7 +41,7 @@ pub fn protocol() -> Protocol {
         )
         .grid(memory())
         .grid(merging())
-        .shows(Shown::new("Train LoRA matrices", "Another thing is trained: matrices beside frozen weights").at(Trained::All8).memory(PEAK))
+        .shows(Shown::new("Train LoRA matrices").at(Trained::All8).memory(PEAK))
         .threat("Matrices are plain PyTorch beside `torch.nn.Linear`, without dropout on their input, which PEFT has where it is asked for.")
         .threat("Llama trains in bfloat16 without a copy in fp32, with AdamW's state in bfloat16, so that full training fits 24 GiB.")
 }

@@ -43,7 +43,7 @@ pub fn protocol() -> Protocol {
         )
         .grid(run())
         .grid(tight())
-        .shows(Shown::new("Segments that grow", "Sequences or batches vary in size").at(EXPANDABLE).memory(RESERVED))
+        .shows(Shown::new("Segments that grow").at(EXPANDABLE).memory(RESERVED))
         .threat("Which lengths come after one another decides how a cache fragments; they are random, from an eighth of the longest on, and the same for every setting.")
         .threat("What mapping and unmapping of segments costs in time is measured on a GPU only.")
 }

@@ -52,7 +52,7 @@ pub fn protocol() -> Protocol {
         .grid(time::grid())
         .grid(learning::grid())
         .grid(scaler::grid())
-        .shows(Shown::new("bf16 autocast", "Large activations; a GPU with tensor cores").at(Computed::AmpBf16).memory(PEAK).time(TIME))
+        .shows(Shown::new("bf16 autocast").at(Computed::AmpBf16).memory(PEAK).time(TIME))
         .threat(
             "Gradients are compared with batch norms that normalise by their running statistics: with a batch's own, ResNet-50's at its random \
              start is another one in bf16.",

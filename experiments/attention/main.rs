@@ -37,7 +37,7 @@ pub fn protocol() -> Protocol {
         .grid(length::grid())
         .grid(kernels::grid())
         .shows(
-            Shown::new("`scaled_dot_product_attention`", "Sequences of 1,000 tokens and more").at(How::Sdpa).memory(STEP_PEAK).time(TIME),
+            Shown::new("`scaled_dot_product_attention`").at(How::Sdpa).memory(STEP_PEAK).time(TIME),
         )
         .threat("One layer's attention alone, one sequence. In a model projections and the MLP keep memory that is linear in tokens beside it.")
         .threat("The kernel is what PyTorch 2.11 chooses for the simulated card; another card or version may choose another.")

@@ -39,7 +39,7 @@ pub fn protocol() -> Protocol {
         )
         .grid(memory::grid())
         .grid(learning::grid())
-        .shows(Shown::new("bf16 weights", "Parameters, gradients and optimizer state fill the memory").at(How::Bf16).memory(PEAK))
+        .shows(Shown::new("bf16 weights").at(How::Bf16).memory(PEAK))
         .threat("AdamW is written here, one parameter after another, so that its steps differ in rounding alone; its temporaries are of one parameter.")
         .threat("The task that is learned is small, and what is lost there is a matter of rate and steps. A large model's loss curve is not measured.")
         .threat("The state is rounded to the nearest in all of bfloat16's ways, as PyTorch's AdamW does: a second moment that falls slowly stays.")

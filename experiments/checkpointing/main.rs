@@ -47,9 +47,9 @@ pub fn protocol() -> Protocol {
         .grid(same_gradients())
         .grid(selective::memory())
         .grid(selective::same_gradients())
-        .shows(Shown::new("Checkpoint every block", "Deep models").at(Policy::EveryBlock).memory(PEAK).time(TIME))
+        .shows(Shown::new("Checkpoint every block").at(Policy::EveryBlock).memory(PEAK).time(TIME))
         .shows(
-            Shown::new("Checkpoints that keep every second product", "Activations fill the memory, and FLOPs are dear")
+            Shown::new("Checkpoints that keep every second product")
                 .at(selective::Keeps::EverySecondProduct)
                 .memory(PEAK),
         )

@@ -46,7 +46,7 @@ pub fn protocol() -> Protocol {
         )
         .grid(factorial::grid())
         .grid(factorial::budget())
-        .shows(Shown::new("Autocast, accumulate, checkpoint", "One technique is not enough").at(With::All).memory(PEAK).time(TIME))
+        .shows(Shown::new("Autocast, accumulate, checkpoint").at(With::All).memory(PEAK).time(TIME))
         .threat("Dropout is off, so that gradients can be compared across precisions.")
         .threat(
             "Gradients are compared with batch norms that normalise by their running statistics. With a batch's own, micro-batches and \

@@ -69,7 +69,7 @@ pub fn protocol() -> Protocol {
              FLOPs rise along a line, as with checkpoints.",
         )
         .grid(grid())
-        .shows(Shown::new("`torch.compile`", "Many small operators; the first steps may take minutes").at(Way::Compiled).memory(RESERVED))
+        .shows(Shown::new("`torch.compile`").at(Way::Compiled).memory(RESERVED))
         .threat(
             "GPT-2's rows in fp32, but for the budget of 0.3, had been seen once, in a trial of the script, when the thresholds were set; of the \
              other models, and of any in bfloat16, no row had been.",

@@ -44,7 +44,7 @@ pub fn protocol() -> Protocol {
         .grid(moments::grid())
         .grid(peaks::grid())
         .grid(price::grid())
-        .shows(Shown::new("`gradient_as_bucket_view=True`", "Always, with DDP").at(ZeroGrad::ALL).at(Way::Views).memory(PEAK))
+        .shows(Shown::new("`gradient_as_bucket_view=True`").at(ZeroGrad::ALL).at(Way::Views).memory(PEAK))
         .threat(
             "One process without communication: what NCCL takes for itself on a GPU (channels, some hundred MB outside PyTorch's \
              allocator) is not in these figures, and the time is that of copying and dividing alone.",

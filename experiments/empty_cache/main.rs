@@ -56,7 +56,7 @@ pub fn protocol() -> Protocol {
         )
         .grid(cache::grid())
         .grid(tight)
-        .shows(Shown::new("`empty_cache` at every step", "Another process needs the memory").at(Neighbour::Nobody).at(Policy::EveryStep).memory(RESERVED))
+        .shows(Shown::new("`empty_cache` at every step").at(Neighbour::Nobody).at(Policy::EveryStep).memory(RESERVED))
         .threat(
             "The neighbour here is the same process asking the driver past PyTorch's allocator, at a moment between two steps; another \
              process may ask at any time.",

@@ -21,8 +21,8 @@ pub fn protocol() -> Protocol {
         )
         .grid(memory::grid())
         .grid(autograd::grid())
-        .shows(Shown::new("`relu_` in place", "Where autograd allows it").at(memory::Form::InPlace).memory(PEAK).time(TIME))
-        .shows(Shown::new("`relu(x).clone()`", "Never: the copy buys nothing").at(memory::Form::Clone).memory(PEAK).time(TIME))
+        .shows(Shown::new("`relu_` in place").at(memory::Form::InPlace).memory(PEAK).time(TIME))
+        .shows(Shown::new("`relu(x).clone()`").at(memory::Form::Clone).memory(PEAK).time(TIME))
         .threat(
             "In Python a name keeps its tensor until it is bound anew; here the intermediate result lives as long as the operation that \
              reads it, as inside an expression or a module.",

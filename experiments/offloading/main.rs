@@ -35,8 +35,8 @@ pub fn protocol() -> Protocol {
         )
         .grid(memory())
         .grid(training())
-        .shows(Shown::new("Offload activations (`save_on_cpu`)", "Activations fill the memory, and time matters less").at(Offloaded::Activations).memory(PEAK))
-        .shows(Shown::new("Optimizer on the CPU", "Optimizer state fills the memory, and few steps are taken").at(Offloaded::Optimizer).memory(PEAK))
+        .shows(Shown::new("Offload activations (`save_on_cpu`)").at(Offloaded::Activations).memory(PEAK))
+        .shows(Shown::new("Optimizer on the CPU").at(Offloaded::Optimizer).memory(PEAK))
         .threat("Nothing is timed: a simulated GPU has no PCI Express. `rehearse --what-if` predicts the time of its own form, which leaves parameters on the GPU.")
         .threat("AdamW steps through the parameters one by one (foreach=False) in every cell, so that no temporaries of its own make the peak.")
 }

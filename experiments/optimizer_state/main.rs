@@ -51,7 +51,7 @@ pub fn protocol() -> Protocol {
         .grid(bytes::time())
         .grid(others::bytes())
         .grid(others::same_step())
-        .shows(Shown::new("Fused AdamW instead of a loop", "Always, where it is supported").at(Method::Adamw).at(How::Fused).time(TIME))
+        .shows(Shown::new("Fused AdamW instead of a loop").at(Method::Adamw).at(How::Fused).time(TIME))
         .threat("The copy runs over a few large buffers however many tensors there are: it is a limit of the memory, not of launches.")
         .threat("Lion is written for this lab over all tensors at once, as PyTorch's foreach steps are: PyTorch has none.")
         .threat("There is no fused RMSProp in PyTorch, so none is shown.")

@@ -37,7 +37,7 @@ pub fn protocol() -> Protocol {
         )
         .grid(memory())
         .grid(gradients())
-        .shows(Shown::new("Pack sequences", "Sequences of many lengths").at(Arranged::Packed).memory(PER_TOKEN))
+        .shows(Shown::new("Pack sequences").at(Arranged::Packed).memory(PER_TOKEN))
         .threat("Lengths are drawn, and no data set's: how much padding yours has `vramlab rehearse` says.")
         .threat("A packed row attends by a mask of tokens by tokens. FlashAttention's kernels for rows of many sequences need none.")
         .threat("An optimizer is left out, so that the peak is that of forward and backward passes.")

@@ -65,7 +65,7 @@ pub fn protocol() -> Protocol {
              Leaving it out of the optimizer saves the state alone.",
         )
         .grid(grid)
-        .shows(Shown::new("Freeze the backbone", "Only the last part is trained").at(Rest::Frozen).memory(PEAK).time(TIME))
+        .shows(Shown::new("Freeze the backbone").at(Rest::Frozen).memory(PEAK).time(TIME))
         .threat(
             "Frozen layers run as in training: their batch norm still normalises by the batch and dropout still drops, so that gradients \
              can be compared with full training. Who sets them to evaluation saves a little more.",

@@ -32,7 +32,7 @@ pub fn protocol() -> Protocol {
         .question("Does a sum that is written over one of its parts need memory?")
         .hypothesis("None, and it is as fast.")
         .grid(grid)
-        .shows(Shown::new("Add in place", "Nobody needs the parts").at(Written::Over).memory(STEP_PEAK))
+        .shows(Shown::new("Add in place").at(Written::Over).memory(STEP_PEAK))
         .threat("One size.")
 }
 

@@ -277,12 +277,7 @@ pub fn inplace() -> PlainProtocol {
         question: "Do in-place operations use more memory, and does autograd catch the dangerous ones?".into(),
         hypothesis: "`relu_` saves one activation for each call; a clone adds one; autograd catches what it can see.".into(),
         subject: Subject {
-            shown: vec![ShownEffect {
-                label: "In place".into(),
-                advice: "Often".into(),
-                memory: Some(PEAK.name.into()),
-                ..ShownEffect::default()
-            }],
+            shown: vec![ShownEffect { label: "In place".into(), memory: Some(PEAK.name.into()), ..ShownEffect::default() }],
             ..Subject::default()
         },
         factors: vec![

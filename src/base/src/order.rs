@@ -12,6 +12,14 @@ pub fn grouped<K: PartialEq, V>(pairs: impl IntoIterator<Item = (K, V)>) -> Vec<
     groups
 }
 
+/// Where a value is among those that are known, to which it is added if it is new.
+pub fn place_of<T: PartialEq>(known: &mut Vec<T>, value: T) -> usize {
+    known.iter().position(|one| *one == value).unwrap_or_else(|| {
+        known.push(value);
+        known.len() - 1
+    })
+}
+
 /// Each value once.
 pub fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     grouped(values.into_iter().map(|value| (value, ()))).into_iter().map(|(value, _)| value).collect()

@@ -1,6 +1,7 @@
 //! `vramlab rehearse`: one rehearsal and its answer, or the techniques tried on it.
 
 use anyhow::{Context, Result, bail, ensure};
+use base::order::grouped;
 use base::units::Bytes;
 use base::{eprint, eprintln, print};
 use clap::builder::PossibleValuesParser;
@@ -515,19 +516,10 @@ fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32) -> Res
 /// one's that is not 0; with `--gpu all` it is 0 where a card is large enough.
 fn several(options: &RehearseOptions, rehearsals: &[Rehearsal]) -> Result<u8> {
     let is_all = options.run.gpu.iter().any(|name| name == ALL);
-    let mut groups: Vec<Vec<usize>> = Vec::new();
-    for (at, one) in rehearsals.iter().enumerate() {
-        let is_alike = |group: &&mut Vec<usize>| {
-            let other = rehearsals[group[0]].card;
-            if is_all { other.capability == one.card.capability } else { other.kind() == one.card.kind() }
-        };
-        match groups.iter_mut().find(is_alike) {
-            Some(group) => group.push(at),
-            None => groups.push(vec![at]),
-        }
-    }
+    let shared = |card: &Card| (is_all.then_some(card.capability), (!is_all).then(|| card.kind()));
+    let groups = grouped(rehearsals.iter().enumerate().map(|(at, one)| (shared(&one.card), at)));
     let (count, mut answers, mut left_out) = (groups.len(), Vec::new(), Vec::new());
-    for (done, group) in groups.into_iter().enumerate() {
+    for (done, (_, group)) in groups.into_iter().enumerate() {
         let cards: Vec<Card> = group.iter().map(|at| rehearsals[*at].card).collect();
         // Workspaces grow with the multiprocessors.
         let Some(most) = group.iter().max_by_key(|at| rehearsals[**at].card.multiprocessors) else { continue };

@@ -231,7 +231,7 @@ pub fn libtorch_version() -> Result<String> {
     let library = torch::loaded_library().context("the loaded libtorch cannot be located")?;
     let torch = library.parent().and_then(Path::parent).context("the loaded libtorch stands in no directory")?;
     let compiled = torch::compiled_version();
-    let Some(found) = version_of(torch) else { return Ok(compiled) };
+    let Some(found) = native_build::torch_version(torch) else { return Ok(compiled) };
     // Patch releases keep the binary interface.
     let release = |version: &str| version.split('.').take(2).map(str::to_string).collect::<Vec<_>>();
     ensure!(
@@ -240,14 +240,6 @@ pub fn libtorch_version() -> Result<String> {
         torch.display()
     );
     Ok(found)
-}
-
-/// Version of a libtorch directory: `version.py` in a wheel, `build-version` in an archive.
-fn version_of(torch: &Path) -> Option<String> {
-    let python = std::fs::read_to_string(torch.join("version.py")).unwrap_or_default();
-    let quoted = python.lines().find_map(|line| line.strip_prefix("__version__ = "));
-    let archive = || std::fs::read_to_string(torch.join("build-version")).ok();
-    quoted.map(|v| v.trim_matches(['\'', '"']).to_string()).or_else(archive).map(|v| v.trim().to_string())
 }
 
 /// A library that lies in the folder of the loaded libtorch.

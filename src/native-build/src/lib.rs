@@ -70,7 +70,7 @@ impl Libtorch {
     /// # Errors
     /// What it holds in place of the version that is wanted.
     pub fn find(folder: &Path) -> Result<Libtorch, String> {
-        let version = torch_version(folder);
+        let version = torch_version(folder).unwrap_or_else(|| "no version that can be told".to_string());
         match version.split('+').next() == Some(TORCH_VERSION) {
             true => Ok(Libtorch { folder: folder.to_path_buf(), version }),
             false => Err(version),
@@ -79,12 +79,11 @@ impl Libtorch {
 }
 
 /// Version of a libtorch directory: `version.py` in a wheel, `build-version` in an archive.
-fn torch_version(torch: &Path) -> String {
+pub fn torch_version(torch: &Path) -> Option<String> {
     let python = fs::read_to_string(torch.join("version.py")).unwrap_or_default();
-    let quoted =
-        python.lines().find_map(|line| line.strip_prefix("__version__ = ")).map(|v| v.trim_matches(['\'', '"']).to_string());
-    let plain = || fs::read_to_string(torch.join("build-version")).ok().map(|v| v.trim().to_string());
-    quoted.or_else(plain).unwrap_or_else(|| "no version that can be told".to_string())
+    let quoted = python.lines().find_map(|line| line.strip_prefix("__version__ = "));
+    let archive = || fs::read_to_string(torch.join("build-version")).ok();
+    quoted.map(|version| version.trim_matches(['\'', '"']).to_string()).or_else(archive).map(|version| version.trim().to_string())
 }
 
 /// Makes the project's folder the current one, so that paths, which are part of hashes, are the same in each crate.

@@ -4,10 +4,11 @@ use super::markup::Markdown;
 use super::prose::{self, Against};
 use super::recorded::Recorded;
 use record::judge::Verdict;
+use std::collections::BTreeMap;
 
 /// A claim or published figure that was changed, with its verdicts by machine.
+#[derive(Default)]
 struct ChangeRow<'a> {
-    id: &'a str,
     what: &'a str,
     now: Vec<String>,
     without: Vec<String>,
@@ -15,26 +16,23 @@ struct ChangeRow<'a> {
 
 /// The table, as Markdown: a row for each change.
 pub fn table(recorded: &[Recorded]) -> String {
-    let mut rows: Vec<ChangeRow> = Vec::new();
+    let mut rows: BTreeMap<&str, ChangeRow> = BTreeMap::new();
     for run in recorded.iter().filter(|run| !run.is_own) {
         let claims = run.judgements.iter().map(|j| (&j.of.id, &j.changed, j.platform, j.carries, j.verdict, Against::Claim));
         let published =
             run.reproductions.iter().map(|r| (&r.of.id, &r.changed, r.platform, r.carries, r.verdict, Against::Published));
         for (id, changed, platform, carries, now, against) in claims.chain(published) {
             let Some(changed) = changed else { continue };
-            let position = rows.iter().position(|row| row.id == id).unwrap_or_else(|| {
-                rows.push(ChangeRow { id, what: &changed.what, now: Vec::new(), without: Vec::new() });
-                rows.len() - 1
-            });
+            let row = rows.entry(id).or_insert(ChangeRow { what: &changed.what, ..ChangeRow::default() });
             let without = changed.without.as_ref().map(|(verdict, _)| *verdict);
             if !carries || (now == Verdict::NotMeasured && without.is_none_or(|verdict| verdict == Verdict::NotMeasured)) {
                 continue;
             }
             // As the run says it that is judged: results of another machine may be older.
-            rows[position].what = &changed.what;
+            row.what = &changed.what;
             let said = |verdict| format!("{}: {}", prose::platform(platform), prose::word(verdict, against));
-            rows[position].now.push(said(now));
-            rows[position].without.extend(without.map(said));
+            row.now.push(said(now));
+            row.without.extend(without.map(said));
         }
     }
     let or_none = |verdicts: Vec<String>| match verdicts.len() {
@@ -45,10 +43,9 @@ pub fn table(recorded: &[Recorded]) -> String {
         "| claim | what was changed after a look | verdict | verdict without the change |".to_string(),
         "|---|---|---|---|".to_string(),
     ];
-    rows.sort_by_key(|row| row.id);
-    lines.extend(rows.into_iter().map(|row| {
+    lines.extend(rows.into_iter().map(|(id, row)| {
         let now = if row.now.is_empty() { "not measured here".to_string() } else { row.now.join("; ") };
-        let [id, what, now, without] = [row.id, row.what, &now, &or_none(row.without)].map(Markdown::text);
+        let [id, what, now, without] = [id, row.what, &now, &or_none(row.without)].map(Markdown::text);
         format!("| *{}* | {} | {} | {} |", id.as_str(), what.as_str(), now.as_str(), without.as_str())
     }));
     lines.join("\n")

@@ -113,24 +113,14 @@ pub struct ClaimPart {
 
 /// The claims of an experiment over all machines: ids with their texts, in the order in which they first appear.
 pub fn claims_of(of_experiment: &[Recorded]) -> Vec<(&str, &str)> {
-    let mut claims: Vec<(&str, &str)> = Vec::new();
-    for claim in of_experiment.iter().flat_map(|r| &r.protocol.claims) {
-        if !claims.iter().any(|(id, _)| *id == claim.id) {
-            claims.push((&claim.id, &claim.text));
-        }
-    }
-    claims
+    let claims = of_experiment.iter().flat_map(|r| &r.protocol.claims);
+    grouped(claims.map(|claim| (&*claim.id, &*claim.text))).into_iter().map(|(id, texts)| (id, texts[0])).collect()
 }
 
 /// The published figures that an experiment is about, over all machines, in the order in which they first appear.
 pub fn published_of(of_experiment: &[Recorded]) -> Vec<&Published> {
-    let mut all: Vec<&Published> = Vec::new();
-    for published in of_experiment.iter().flat_map(|r| &r.protocol.published) {
-        if !all.iter().any(|p| p.id == published.id) {
-            all.push(published);
-        }
-    }
-    all
+    let published = of_experiment.iter().flat_map(|r| &r.protocol.published);
+    grouped(published.map(|published| (&published.id, published))).into_iter().map(|(_, alike)| alike[0]).collect()
 }
 
 /// The claims of one experiment with the findings of its machines.

@@ -1,7 +1,6 @@
 //! What README shows of rehearsals: read from files that scripts write again, never pasted.
 
 use anyhow::{Context, Result};
-use csv::StringRecord;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -43,11 +42,7 @@ pub fn answer(text: &str) -> Option<String> {
 
 /// What docs/ecosystem.md shows of torchtune's ladder, and the command of its last step.
 pub fn ladder(ecosystem: &str, entry_points: &str) -> Option<String> {
-    let table: Vec<&str> = ecosystem
-        .lines()
-        .skip_while(|line| !line.starts_with("| step | theirs"))
-        .take_while(|line| line.starts_with('|'))
-        .collect();
+    let table: Vec<&str> = ladder_table(ecosystem).collect();
     let rows = rows(entry_points)?;
     let last = rows.iter().rfind(|row| row["name"].starts_with("Llama 3.2 3B: + "))?;
     let (step, command) = (last["name"].split(": ").nth(1)?, &last["command"]);
@@ -55,13 +50,15 @@ pub fn ladder(ecosystem: &str, entry_points: &str) -> Option<String> {
     Some(format!("{}\n\n{folded}", table.join("\n")))
 }
 
+/// Of torchtune's steps, with its head.
+fn ladder_table(ecosystem: &str) -> impl Iterator<Item = &str> {
+    ecosystem.lines().skip_while(|line| !line.starts_with("| step | theirs")).take_while(|line| line.starts_with('|'))
+}
+
 type Row = HashMap<String, String>;
 
 fn rows(csv: &str) -> Option<Vec<Row>> {
-    let mut reader = csv::Reader::from_reader(csv.as_bytes());
-    let head = reader.headers().ok()?.clone();
-    let row = |record: StringRecord| head.iter().map(str::to_string).zip(record.iter().map(str::to_string)).collect();
-    reader.records().map(|record| record.ok().map(row)).collect()
+    csv::Reader::from_reader(csv.as_bytes()).deserialize().collect::<csv::Result<_>>().ok()
 }
 
 fn number(row: &Row, column: &str) -> Option<f64> {
@@ -113,13 +110,7 @@ fn trusted(real_gpus: &str, ecosystem: &str, titan: &str, rehearsed: &str, measu
 
     let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_string()).collect::<Vec<String>>();
     let lines = |starts: &'static str| ecosystem.lines().filter(move |line| line.starts_with(starts)).map(cells);
-    let ladder: Vec<Vec<String>> = ecosystem
-        .lines()
-        .skip_while(|line| !line.starts_with("| step | theirs"))
-        .skip(2)
-        .take_while(|line| line.starts_with('|'))
-        .map(cells)
-        .collect();
+    let ladder: Vec<Vec<String>> = ladder_table(ecosystem).skip(2).map(cells).collect();
     let bytes: Vec<f64> = ladder.iter().filter_map(|row| per_cent(&row[3])).collect();
     let near = bytes.iter().filter(|off| off.abs() < 1.0).count();
     let missed = ladder.iter().filter_map(|row| Some((row, per_cent(&row[3])?)));

@@ -5,8 +5,8 @@ use super::findings::Findings;
 use super::markup::Markdown;
 use super::prose;
 use super::recorded::Recorded;
-use base::units::Bytes;
-use base::units::counted;
+use base::order::grouped;
+use base::units::{Bytes, counted};
 use record::judge::{Judgement, Verdict};
 use record::results::{Manifest, Status};
 use serde::Serialize;
@@ -65,15 +65,8 @@ pub fn claims(findings: &Findings) -> (Vec<String>, Vec<ClaimRow>) {
 pub fn setups(recorded: &[Recorded]) -> Vec<SetupRow> {
     let mut ordered: Vec<&Recorded> = recorded.iter().collect();
     ordered.sort_by(|a, b| (a.platform(), &a.machine).cmp(&(b.platform(), &b.machine)));
-    let mut rows: Vec<SetupRow> = Vec::new();
-    for run in ordered {
-        let setup = setup(run);
-        match rows.iter_mut().find(|row| row.setup == setup) {
-            Some(row) => row.experiments = format!("{}, {}", row.experiments, run.protocol.name),
-            None => rows.push(SetupRow { setup, experiments: run.protocol.name.to_string() }),
-        }
-    }
-    rows
+    let rows = grouped(ordered.into_iter().map(|run| (setup(run), run.protocol.name.as_str())));
+    rows.into_iter().map(|(setup, experiments)| SetupRow { setup, experiments: experiments.join(", ") }).collect()
 }
 
 fn setup(run: &Recorded) -> Setup {

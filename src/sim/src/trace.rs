@@ -30,6 +30,7 @@
 //! uses it. A label speaks of the block that its address lies in, from when it was made; what a block is for often shows later.
 
 use anyhow::{Context, Result, ensure};
+use base::order::place_of;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -208,10 +209,7 @@ impl Event {
     pub fn read(record: &[u8; RECORD], streams: &mut Vec<u64>) -> Option<Event> {
         let (u64_at, u32_at) = (|at| u64::from_le_bytes(field(record, at)), |at| u32::from_le_bytes(field(record, at)));
         let i64_at = |at| i64::from_le_bytes(field(record, at));
-        let stream = streams.iter().position(|known| *known == u64_at(48)).unwrap_or_else(|| {
-            streams.push(u64_at(48));
-            streams.len() - 1
-        });
+        let stream = place_of(streams, u64_at(48));
         Some(Event {
             kind: Kind::of(record[0].into())?,
             phase: Phase::of(record[1].into())?,

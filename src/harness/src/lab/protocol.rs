@@ -143,13 +143,13 @@ fn factors(said: Vec<FactorText>, grids: &[PlainGrid], mistakes: &mut Vec<String
     found.into_iter().map(factor).collect()
 }
 
-/// An effect that stands for a technique: `Shown::new("Accumulate 4 micro-batches", "Activations fill the memory").at(K(4)).memory(PEAK)`.
+/// An effect that stands for a technique: `Shown::new("Accumulate 4 micro-batches").at(K(4)).memory(PEAK)`.
 pub struct Shown(ShownEffect);
 
 impl Shown {
-    /// `label` says what one does, `advice` when.
-    pub fn new(label: &str, advice: &str) -> Shown {
-        Shown(ShownEffect { label: label.into(), advice: advice.into(), ..ShownEffect::default() })
+    /// `label` says what one does.
+    pub fn new(label: &str) -> Shown {
+        Shown(ShownEffect { label: label.into(), ..ShownEffect::default() })
     }
 
     /// The cells that have this level, or one of these levels.

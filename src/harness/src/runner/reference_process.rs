@@ -3,6 +3,7 @@
 use super::python::for_reference;
 use super::spec::{Exchange, Spec};
 use anyhow::{Context, Result};
+use base::order::place_of;
 use record::protocol::{BY, Pass, PlainCell};
 use tempfile::TempDir;
 
@@ -18,10 +19,7 @@ impl Exchanges {
     /// The files of a cell and its reference.
     pub fn files(&mut self, cell: &PlainCell) -> Result<Exchange> {
         let common = cell.without(&[BY]);
-        let number = self.known.iter().position(|known| *known == common).unwrap_or_else(|| {
-            self.known.push(common);
-            self.known.len() - 1
-        });
+        let number = place_of(&mut self.known, common);
         let folder = match &self.folder {
             Some(folder) => folder,
             None => self.folder.insert(tempfile::tempdir().context("making a folder for what both sides share")?),

@@ -2,6 +2,7 @@
 
 use crate::protocol::{PlainCell, fixed_by};
 use crate::rules::{Evidence, Outcome, Verdict, combine_outcomes};
+use base::order::grouped;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where a claim holds.
@@ -131,17 +132,7 @@ fn split(settings: &[&Setting], path: &mut Vec<String>, paths: &mut Vec<String>)
         return;
     }
     let factors = || settings.iter().take(1).flat_map(|setting| setting.cell.levels().iter().map(|(factor, _)| factor.as_str()));
-    let by_level = |factor: &str| {
-        let mut levels: Vec<(String, Vec<&Setting>)> = Vec::new();
-        for setting in settings {
-            let level = setting.cell.get(factor).unwrap_or("").to_string();
-            match levels.iter_mut().find(|(l, _)| *l == level) {
-                Some((_, group)) => group.push(setting),
-                None => levels.push((level, vec![setting])),
-            }
-        }
-        levels
-    };
+    let by_level = |factor: &str| grouped(settings.iter().map(|setting| (setting.cell.get(factor).unwrap_or(""), *setting)));
     // The factor that leaves the least mixed groups, by Gini's measure. (The count of those in the minority would not tell a factor that says
     // nothing from one that sets half of the others apart.) Of equals the one whose levels have names, then the first.
     let impurity = |factor: &str| -> f64 {
@@ -174,7 +165,7 @@ fn split(settings: &[&Setting], path: &mut Vec<String>, paths: &mut Vec<String>)
     };
     let levels = by_level(factor);
     let pure = |group: &Vec<&Setting>| group.iter().all(|setting| setting.holds());
-    let joined: Vec<&str> = levels.iter().filter(|(_, group)| pure(group)).map(|(level, _)| level.as_str()).collect();
+    let joined: Vec<&str> = levels.iter().filter(|(_, group)| pure(group)).map(|(level, _)| *level).collect();
     if !joined.is_empty() {
         path.push(format!("{factor}={}", joined.join("|")));
         paths.push(path.join(" "));

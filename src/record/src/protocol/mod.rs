@@ -91,8 +91,6 @@ pub enum SubjectKind {
 pub struct ShownEffect {
     /// What one does, as a row of a table names it.
     pub label: String,
-    /// When to use it, in a few words.
-    pub advice: String,
     pub of: Select,
     /// The metrics whose ratio to the baseline is shown.
     pub memory: Option<String>,

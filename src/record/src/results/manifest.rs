@@ -4,6 +4,7 @@ use super::rows::read_file;
 use crate::protocol::{PlainProtocol, Platform, Profile, Subject};
 use crate::rounds::Rounds;
 use anyhow::{Context, Result, bail};
+use base::order::distinct;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -70,13 +71,7 @@ impl Manifest {
 
     /// The revisions that the figures were taken at, each once.
     pub fn revisions(&self) -> Vec<&str> {
-        let mut revisions: Vec<&str> = Vec::new();
-        for command in &self.commands {
-            if !revisions.contains(&command.git_revision.as_str()) {
-                revisions.push(&command.git_revision);
-            }
-        }
-        revisions
+        distinct(self.commands.iter().map(|command| command.git_revision.as_str()))
     }
 }
 

@@ -94,7 +94,7 @@ impl PassRecord {
 /// A line of `samples.csv`.
 #[derive(Serialize, Deserialize)]
 struct CsvRow {
-    cell: String,
+    cell: PlainCell,
     round: u32,
     sample: u32,
     metric: String,
@@ -132,7 +132,6 @@ pub(super) fn parse(bytes: &[u8], path: &Path) -> Result<(Vec<PassRecord>, u64)>
             continue;
         }
         let row: CsvRow = record.deserialize(Some(&HEADER.to_vec().into())).with_context(damaged)?;
-        let cell = PlainCell::parse(&row.cell).map_err(anyhow::Error::msg).with_context(damaged)?;
         ensure!(row.value.is_none_or(f64::is_finite), "{}: the value is not finite", damaged());
         ensure!(
             open.first().is_none_or(|first| first.cell == row.cell && first.round == row.round),
@@ -146,7 +145,7 @@ pub(super) fn parse(bytes: &[u8], path: &Path) -> Result<(Vec<PassRecord>, u64)>
             continue;
         };
         passes.push(PassRecord {
-            cell,
+            cell: row.cell,
             pass,
             round: row.round,
             status: row.status,
@@ -174,7 +173,7 @@ pub(super) fn write(passes: &[PassRecord], header: bool) -> Result<Vec<u8>> {
     for pass in passes {
         for sample in &pass.samples {
             writer.serialize(CsvRow {
-                cell: pass.cell.to_string(),
+                cell: pass.cell.clone(),
                 round: pass.round,
                 sample: sample.sample,
                 metric: sample.metric.clone(),
@@ -185,7 +184,7 @@ pub(super) fn write(passes: &[PassRecord], header: bool) -> Result<Vec<u8>> {
             })?;
         }
         writer.serialize(CsvRow {
-            cell: pass.cell.to_string(),
+            cell: pass.cell.clone(),
             round: pass.round,
             sample: 0,
             metric: pass.pass.closing_metric().to_string(),

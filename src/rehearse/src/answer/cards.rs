@@ -4,6 +4,7 @@ use super::place::Line;
 use super::process::ProcessAnswer;
 use crate::capture::occupancy::{CardPeak, Occupancy, Share};
 use crate::capture::process::Trace;
+use base::order::grouped;
 use serde::Serialize;
 use sim::trace::Kind;
 
@@ -124,13 +125,8 @@ fn outside(trace: &Trace, device: u16) -> Vec<Outside> {
         live.push((event.address, Outside { library, line, bytes: event.bytes }));
         let bytes = live.iter().map(|(_, taken)| taken.bytes).sum();
         if bytes > most.0 {
-            let mut rows: Vec<Outside> = Vec::new();
-            for (_, taken) in &live {
-                match rows.iter_mut().find(|row| row.library == taken.library && row.line == taken.line) {
-                    Some(row) => row.bytes += taken.bytes,
-                    None => rows.push(taken.clone()),
-                }
-            }
+            let rows = grouped(live.iter().map(|(_, taken)| (Outside { bytes: 0, ..taken.clone() }, taken.bytes))).into_iter();
+            let mut rows: Vec<Outside> = rows.map(|(row, bytes)| Outside { bytes: bytes.iter().sum(), ..row }).collect();
             rows.sort_by_key(|row| -row.bytes);
             most = (bytes, rows);
         }

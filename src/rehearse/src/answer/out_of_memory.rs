@@ -2,6 +2,7 @@
 
 use super::place::Line;
 use crate::capture::process::Trace;
+use base::order::grouped;
 use serde::Serialize;
 use sim::trace::{Event, Kind, Phase};
 use std::ops::Range;
@@ -88,15 +89,14 @@ pub fn failed_tries(events: &[Event], levels: &[i64], tries: &[usize], device: u
 }
 
 pub fn caught(trace: &Trace, levels: &[i64], tries: &[usize]) -> Vec<Caught> {
-    let mut found: Vec<Caught> = Vec::new();
-    for at in tries {
+    let asked = tries.iter().map(|at| {
         let event = &trace.events[*at];
         let line = trace.own_line(event.stack).or_else(|| trace.line(event.stack)).map(Line::from);
-        let largest = levels[*at].saturating_add(event.bytes);
-        match found.iter_mut().find(|known| known.line == line) {
-            Some(known) => (known.times, known.largest) = (known.times + 1, known.largest.max(largest)),
-            None => found.push(Caught { line, times: 1, largest }),
-        }
-    }
-    found
+        (line, levels[*at].saturating_add(event.bytes))
+    });
+    let caught = |(line, asked): (Option<Line>, Vec<i64>)| {
+        let (times, largest) = (asked.len(), asked.into_iter().max().unwrap_or(0));
+        Caught { line, times, largest }
+    };
+    grouped(asked).into_iter().map(caught).collect()
 }

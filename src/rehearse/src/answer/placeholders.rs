@@ -2,6 +2,7 @@
 
 use super::place::Line;
 use crate::capture::process::Trace;
+use base::order::{distinct, grouped};
 use serde::Serialize;
 use sim::trace::{Event, Kind};
 
@@ -36,38 +37,31 @@ pub struct Uncounted {
 }
 
 pub fn placeholders(trace: &Trace) -> Vec<PlaceholderValue> {
-    let mut found: Vec<PlaceholderValue> = Vec::new();
     let decides = |event: &&Event| !trace.stack(event.stack).any(|frame| BESIDE.iter().any(|file| frame.file.ends_with(file)));
-    for event in trace.events.iter().filter(|event| event.kind == Kind::Placeholder).filter(decides) {
-        let line = trace.line(event.stack).map(Line::from);
+    let read = trace.events.iter().filter(|event| event.kind == Kind::Placeholder).filter(decides).map(|event| {
         let operator = trace.operators.get(&event.operator.into()).cloned().unwrap_or_default();
         let (taken, possible) = (event.rounded, i64::try_from(event.address).unwrap_or(0));
         let size = (possible > 0).then_some(PlaceholderSize { least: taken, most: taken, possible });
-        match found.iter_mut().find(|known| known.line == line && known.operator == operator) {
-            Some(known) => {
-                known.times += 1;
-                known.size = known.size.zip(size).map(|(a, b)| PlaceholderSize {
-                    least: a.least.min(b.least),
-                    most: a.most.max(b.most),
-                    possible: a.possible.max(b.possible),
-                });
-            }
-            None => found.push(PlaceholderValue { operator, line, times: 1, size }),
-        }
-    }
-    found
+        ((operator, trace.line(event.stack).map(Line::from)), size)
+    });
+    let widest = |a: PlaceholderSize, b: PlaceholderSize| PlaceholderSize {
+        least: a.least.min(b.least),
+        most: a.most.max(b.most),
+        possible: a.possible.max(b.possible),
+    };
+    let value = |((operator, line), sizes): (_, Vec<Option<PlaceholderSize>>)| {
+        let times = sizes.len();
+        let size = sizes.into_iter().reduce(|a, b| a.zip(b).map(|(a, b)| widest(a, b))).flatten();
+        PlaceholderValue { operator, line, times, size }
+    };
+    grouped(read).into_iter().map(value).collect()
 }
 
 /// Such an operator allocates its results, at least.
 pub fn uncounted(trace: &Trace) -> Vec<Uncounted> {
-    let mut found: Vec<Uncounted> = Vec::new();
-    for event in trace.events.iter().filter(|event| event.kind == Kind::Alloc) {
-        let Some(library) = trace.uncounted.get(&event.operator.into()) else { continue };
+    distinct(trace.events.iter().filter(|event| event.kind == Kind::Alloc).filter_map(|event| {
+        let library = trace.uncounted.get(&event.operator.into())?.clone();
         let operator = trace.operators.get(&event.operator.into()).cloned().unwrap_or_default();
-        let row = Uncounted { operator, library: library.clone(), line: trace.line(event.stack).map(Line::from) };
-        if !found.contains(&row) {
-            found.push(row);
-        }
-    }
-    found
+        Some(Uncounted { operator, library, line: trace.line(event.stack).map(Line::from) })
+    }))
 }

@@ -8,6 +8,7 @@ use crate::answer::{ProcessAnswer, RehearsalVerdict, answer, is_near, surely};
 use crate::capture::session::ScriptFailed;
 use crate::run::executor::{Rehearsal, Variant};
 use crate::show::text::short_failure;
+use crate::show::words::signed_or_dash;
 use anyhow::{Result, anyhow, ensure};
 use base::units::{Bytes, Seconds, significant};
 use serde::Serialize;
@@ -99,7 +100,6 @@ pub fn fit(rehearsals: &[Rehearsal], of: Dimension, template: &FlagTemplate) -> 
 
 /// The answers as a table.
 pub fn table(fits: &[Fit]) -> String {
-    let bytes = |value: Option<i64>| value.map_or("-".to_string(), |b| Bytes(b.unsigned_abs()).to_string());
     let width = fits.iter().map(|fit| fit.gpu.len()).max().unwrap_or(0).max(12);
     let mut text = format!(
         "\n  {:<width$} {:>16} {:>16} {:>14} {:>14} {:>11}\n",
@@ -108,7 +108,7 @@ pub fn table(fits: &[Fit]) -> String {
     for fit in fits {
         let or_more = if fit.largest == MOST { " or more" } else { "" };
         let largest = format!("{} {}{or_more}", fit.of, fit.largest);
-        let (peak, headroom) = (bytes(fit.peak_reserved), bytes(fit.headroom));
+        let (peak, headroom) = (signed_or_dash(fit.peak_reserved), signed_or_dash(fit.headroom));
         let recommended =
             fit.recommended.filter(|number| *number > 0).map_or("-".to_string(), |number| format!("{} {number}", fit.of));
         text +=

@@ -7,6 +7,7 @@ use crate::capture::session::Needs;
 use crate::run::executor::{LARGE, Rehearsal, Variant};
 use crate::run::session::Session;
 use anyhow::{Context, Result};
+use base::order::{grouped, place_of};
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 use sim::trace::Kind;
@@ -61,10 +62,7 @@ impl AllocationTrace {
                     live.remove(&event.address);
                 }
                 Kind::Alloc => {
-                    let stream = streams.iter().position(|stream| *stream == Some(event.stream)).unwrap_or_else(|| {
-                        streams.push(Some(event.stream));
-                        streams.len() - 1
-                    });
+                    let stream = place_of(&mut streams, Some(event.stream));
                     live.insert(event.address, sizes.len() as u32);
                     sizes.push(event.bytes);
                     requests.push((ALLOCATE, stream as u32));
@@ -133,16 +131,9 @@ impl AllocationTrace {
 /// PyTorch's allocator could not be asked.
 pub fn needed(rehearsal: &Rehearsal, processes: &[ProcessAnswer], traces: &[Trace], cards: &[CardAnswer]) -> Result<Needs> {
     let trace_of = |process: &ProcessAnswer| traces.iter().find(|trace| trace.process.id == process.process);
-    let mut courses: Vec<(AllocationTrace, Vec<&ProcessAnswer>)> = Vec::new();
-    for (process, trace) in processes.iter().filter_map(|process| Some((process, trace_of(process)?))) {
-        let course = AllocationTrace::of(trace, process);
-        // Ranks do the same.
-        match courses.iter_mut().find(|(known, _)| *known == course) {
-            Some((_, alike)) => alike.push(process),
-            None if course.sizes.is_empty() => {}
-            None => courses.push((course, vec![process])),
-        }
-    }
+    let course = |process| Some((AllocationTrace::of(trace_of(process)?, process), process));
+    // Ranks do the same.
+    let courses = grouped(processes.iter().filter_map(course).filter(|(course, _)| !course.sizes.is_empty()));
     let Some((first, worst)) = courses.first() else { return Ok(Needs { least: 0, contexts: 1, expandable: None }) };
     fn request<'a>((course, alike): &'a (AllocationTrace, Vec<&ProcessAnswer>)) -> ReplayRequest<'a> {
         // What comes after a try that was too much finds its memory cached.

@@ -8,6 +8,7 @@ use crate::run::executor::Rehearsal;
 use crate::show::text::short_failure;
 use crate::show::words::places_of;
 use anyhow::{Context, Result};
+use base::order::distinct;
 use sim::trace::Kind;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -68,13 +69,7 @@ impl Rehearsal {
         // In doubt they do.
         let decides = self.which_decide(python.unwrap_or("python3"), &asked).unwrap_or_else(|_| vec![true; asked.len()]);
         let deciding = read.into_iter().zip(decides).filter(|(_, decides)| *decides).map(|(read, _)| read);
-        let mut lines: Vec<Frame> = Vec::new();
-        for (line, ..) in sized.into_iter().chain(deciding) {
-            if !lines.contains(&line) {
-                lines.push(line);
-            }
-        }
-        lines
+        distinct(sized.into_iter().chain(deciding).map(|(line, ..)| line))
     }
 
     fn which_decide(&self, python: &str, reads: &[&Read]) -> Result<Vec<bool>> {

@@ -2,7 +2,6 @@
 
 use crate::capture::work::{RECORD, Work};
 use sim::cards::Card;
-use std::fmt::Debug;
 use std::io::{Read, Result, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -25,14 +24,12 @@ pub struct Moment {
     pub idle: f64,
 }
 
-/// Predicts the time of one process.
-pub trait Ticks: Debug + Send {
-    /// With what was launched since the last reading: the host's time, and when the device comes to an event that is recorded now; in seconds.
-    fn read(&mut self, works: &[Work], moment: Moment) -> [f64; 2];
-}
+/// Predicts the time of one process, with what was launched since the last reading: the host's, and when the device comes to an event that is
+/// recorded now; in seconds.
+pub type Clock = Box<dyn FnMut(&[Work], Moment) -> [f64; 2] + Send>;
 
 /// Makes the clock of a process on a card, whose host takes so many times as long as this one; none where that card has no speed.
-pub type Clocks = fn(&Card, f64) -> Option<Box<dyn Ticks>>;
+pub type Clocks = fn(&Card, f64) -> Option<Clock>;
 
 /// Answers as long as it is there.
 #[derive(Debug)]
@@ -44,7 +41,7 @@ pub struct ClockServer {
 impl ClockServer {
     /// None where nobody can predict, or the system has no such sockets.
     pub fn new(session: &Path, clocks: Clocks, card: Card, host_factor: f64) -> Option<ClockServer> {
-        clocks(&card, host_factor)?;
+        drop(clocks(&card, host_factor)?);
         let name = format!("vramlab-{}", session.file_name()?.to_string_lossy());
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).ok()?).ok()?;
         let is_over = Arc::new(AtomicBool::new(false));
@@ -72,7 +69,7 @@ impl Drop for ClockServer {
 }
 
 /// A request has 24 bytes and then its records.
-fn answer(mut stream: UnixStream, mut clock: Box<dyn Ticks>) -> Result<()> {
+fn answer(mut stream: UnixStream, mut clock: Clock) -> Result<()> {
     let mut head = [0_u8; 24];
     let mut records = Vec::new();
     loop {
@@ -90,7 +87,7 @@ fn answer(mut stream: UnixStream, mut clock: Box<dyn Ticks>) -> Result<()> {
             host_nanoseconds: u64::from_le_bytes(host),
             idle: f64::from_le_bytes(idle),
         };
-        let said = clock.read(&Work::read_all(&records), moment);
+        let said = clock(&Work::read_all(&records), moment);
         stream.write_all(&said.map(f64::to_le_bytes).concat())?;
     }
 }

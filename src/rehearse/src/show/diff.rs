@@ -1,8 +1,8 @@
 //! `vramlab diff A B`: where the bytes went between two peaks, line by line. The rows sum to the difference.
 
+use super::words::bytes;
 use crate::answer::BlockGroup;
 use crate::capture::plain::on_one_line;
-use base::units::Bytes;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -226,8 +226,8 @@ fn change(was: &[&BlockGroup], now: &[&BlockGroup], before: (usize, i64), after:
     (change, None)
 }
 
-pub fn signed(bytes: i64) -> String {
-    format!("{}{}", if bytes < 0 { "-" } else { "+" }, Bytes(bytes.unsigned_abs()))
+pub fn signed(change: i64) -> String {
+    format!("{}{}", if change < 0 { "-" } else { "+" }, bytes(change))
 }
 
 fn per_cent(before: i64, after: i64) -> String {
@@ -241,7 +241,7 @@ impl PeakDiff {
     /// As text, indented by two.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        let (before, after) = (Bytes(self.before.unsigned_abs()), Bytes(self.after.unsigned_abs()));
+        let (before, after) = (bytes(self.before), bytes(self.after));
         let change = self.after - self.before;
         if self.rows.is_empty() {
             return format!("  Both peaks hold the same: {before}, line by line.\n");
@@ -286,10 +286,10 @@ impl DiffRow {
         if self.change == Change::Rounding {
             return String::new();
         }
-        let blocks = |(count, bytes): (usize, i64)| match count {
+        let blocks = |(count, size): (usize, i64)| match count {
             0 => "none".to_string(),
-            1 => format!("1 block of {}", Bytes(bytes.unsigned_abs())),
-            many => format!("{many} blocks of {} together", Bytes(bytes.unsigned_abs())),
+            1 => format!("1 block of {}", bytes(size)),
+            many => format!("{many} blocks of {} together", bytes(size)),
         };
         let mut parts = vec![format!("{} -> {}", blocks(self.before), blocks(self.after)), self.category.clone()];
         parts.extend([&self.operator, &self.module].into_iter().filter(|part| !part.is_empty() && *part != "elsewhere").cloned());

@@ -1,9 +1,9 @@
 //! The predicted time on the terminal.
 
-use super::words::{others_said, place_or_not, share_of, streams_said};
+use super::words::{others_said, place_or_not, share_of, signed, signed_or_dash, streams_said};
 use crate::answer::time::{Cost, NOT_MODELLED, Prediction};
 use crate::answer::{Answer, RehearsalVerdict};
-use base::units::{Bytes, Seconds};
+use base::units::Seconds;
 use std::fmt::Write;
 
 fn seconds(value: f64) -> String {
@@ -115,10 +115,6 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
 
 /// Answers of several cards in one table.
 pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a str, &'a Answer)>) -> String {
-    let bytes = |value: i64| match value < 0 {
-        true => format!("-{}", Bytes(value.unsigned_abs())),
-        false => Bytes(value.unsigned_abs()).to_string(),
-    };
     let answers: Vec<(&str, &Answer)> = answers.into_iter().collect();
     let width = answers.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(12);
     let cost_of = |answer: &Answer| answer.time.as_ref().and_then(|time| time.cost.clone());
@@ -146,8 +142,8 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
             RehearsalVerdict::Interrupted => "interrupted",
         };
         // Where memory ran out, what was there says nothing of what would be needed.
-        let peak = if answer.verdict == RehearsalVerdict::DoesNotFit { "-".to_string() } else { bytes(answer.peak_on_device) };
-        let needs = answer.needs_at_least.map_or("-".to_string(), bytes);
+        let peak = if answer.verdict == RehearsalVerdict::DoesNotFit { "-".to_string() } else { signed(answer.peak_on_device) };
+        let needs = signed_or_dash(answer.needs_at_least);
         let throughput = answer.time.as_ref().map(Prediction::throughput).unwrap_or_default();
         // Of text the tokens.
         let throughput = throughput.split(", ").next().unwrap_or_default();
@@ -166,7 +162,7 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
             None => ("-".to_string(), answer.time_missing.clone().unwrap_or_default()),
         };
         let cost = cost_of(answer).map_or("-".to_string(), |cost| format!("{} {}", money(cost.of_1000_steps), cost.currency));
-        text += &row([name, verdict, &peak, &bytes(answer.headroom), &needs, &step, &cost, throughput, &more]);
+        text += &row([name, verdict, &peak, &signed(answer.headroom), &needs, &step, &cost, throughput, &more]);
     }
     // Between bands that overlap nothing is decided.
     let fitting =

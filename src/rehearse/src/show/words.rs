@@ -11,6 +11,16 @@ pub fn bytes(value: i64) -> String {
     Bytes(value.unsigned_abs()).to_string()
 }
 
+/// With the sign of what is less than nothing.
+pub fn signed(value: i64) -> String {
+    format!("{}{}", if value < 0 { "-" } else { "" }, bytes(value))
+}
+
+/// As [`signed`], or a dash where there is no figure.
+pub fn signed_or_dash(value: Option<i64>) -> String {
+    value.map_or("-".to_string(), signed)
+}
+
 /// `file:line (function)`; see [`short`].
 pub fn place_of(line: &Line) -> String {
     match line.line {

@@ -2,6 +2,7 @@
 
 use super::{PlotView, grouped, levels};
 use anyhow::Result;
+use base::order::place_of;
 use base::stats::Interval;
 use base::units::{quantity, ratio, tick};
 use chart::LinearScale;
@@ -135,10 +136,7 @@ fn ratios(view: &PlotView, factors: &[&str], width: i32) -> Vec<Cluster> {
         let compared = cells.iter().filter(|(cell, grid)| *cell != &grid.baseline_of(cell));
         let bars = compared.map(|(cell, grid)| {
             let level = shortened(cell.get(&grid.studied).unwrap_or(""), SMALL, LEVEL);
-            let rank = seen.iter().position(|l| *l == level).unwrap_or_else(|| {
-                seen.push(level.clone());
-                seen.len() - 1
-            });
+            let rank = place_of(&mut seen, level.clone());
             Bar { level, rank, outcome: outcome(view, cell, &grid.baseline_of(cell)) }
         });
         let mut bars: Vec<Bar> = bars.collect();

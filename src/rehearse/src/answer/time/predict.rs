@@ -9,6 +9,7 @@ use crate::answer::passes::trains;
 use crate::answer::place::{Line, MOST_ROWS, alike};
 use crate::capture::process::Trace;
 use crate::capture::work::{Precision, Work, WorkKind};
+use base::order::grouped;
 use base::units::significant;
 use serde::Serialize;
 use sim::cards::Card;
@@ -578,28 +579,21 @@ fn kernels(trace: &Trace, works: &[&Work], taken: &[OperatorTime]) -> Vec<Kernel
 
 /// Sizes whose products would take less by 2 % of the step, the worst first.
 fn misaligned(trace: &Trace, device: &CardModel, works: &[&Work], step_seconds: f64) -> Vec<Misaligned> {
-    let mut found: Vec<Misaligned> = Vec::new();
-    for work in works.iter().filter(|work| work.kind == WorkKind::Matmul && matches!(work.alignment, 1..8)) {
-        if !matches!(work.precision, Precision::Half | Precision::Tf32) {
-            continue;
-        }
-        let Some(size) = [work.n, work.k, work.m].into_iter().find(|size| size % 8 != 0) else { continue };
-        let seconds = device.takes(work).seconds;
-        let padded_seconds = device.takes(&Work { alignment: 8, ..**work }).seconds;
-        match found.iter_mut().find(|known| known.size == size) {
-            Some(known) => {
-                known.seconds += seconds;
-                known.padded_seconds += padded_seconds;
-            }
-            None => found.push(Misaligned {
-                size,
-                padded: size.next_multiple_of(8),
-                line: line_of(trace, work),
-                seconds,
-                padded_seconds,
-            }),
-        }
-    }
+    let is_slow = |work: &&&Work| {
+        work.kind == WorkKind::Matmul
+            && matches!(work.alignment, 1..8)
+            && matches!(work.precision, Precision::Half | Precision::Tf32)
+    };
+    let size = |work: &&Work| [work.n, work.k, work.m].into_iter().find(|size| size % 8 != 0);
+    let of_size = |(size, works): (u32, Vec<&Work>)| Misaligned {
+        size,
+        padded: size.next_multiple_of(8),
+        line: line_of(trace, works[0]),
+        seconds: works.iter().map(|work| device.takes(work).seconds).sum(),
+        padded_seconds: works.iter().map(|work| device.takes(&Work { alignment: 8, ..**work }).seconds).sum(),
+    };
+    let sized = works.iter().filter(is_slow).filter_map(|work| Some((size(work)?, *work)));
+    let mut found: Vec<Misaligned> = grouped(sized).into_iter().map(of_size).collect();
     found.retain(|one| one.seconds - one.padded_seconds >= 0.02 * step_seconds);
     found.sort_by(|a, b| (b.seconds - b.padded_seconds).total_cmp(&(a.seconds - a.padded_seconds)));
     found

@@ -5,6 +5,7 @@ use super::trial::Trial;
 use crate::capture::plain::on_one_line;
 use crate::check::Earlier;
 use crate::diff::PeakDiff;
+use crate::show::words::signed_or_dash;
 use anyhow::Result;
 use base::units::{Bytes, Seconds};
 use chart::{Bar, Head, WIDE, bars};
@@ -141,7 +142,6 @@ impl Table {
             "  {:<width$}  {:>11}  {:>11}  {:>11}  {:>9}  {:>8}\n",
             "version", "allocated", "reserved", "needs", "step", "change"
         );
-        let bytes = |bytes: Option<i64>| bytes.map_or("-".to_string(), |bytes| Bytes(bytes.unsigned_abs()).to_string());
         for row in &self.rows {
             let title = row.title();
             if let Some(why) = &row.missing {
@@ -154,7 +154,7 @@ impl Table {
             });
             let verdict = if row.verdict.as_deref() == Some("does_not_fit") { "  does not fit" } else { "" };
             let time = row.step_seconds.map_or("-".to_string(), |seconds| Seconds(seconds).to_string());
-            let (allocated, reserved, needs) = (bytes(row.peak_allocated), bytes(row.peak_reserved), bytes(row.needs_at_least));
+            let [allocated, reserved, needs] = [row.peak_allocated, row.peak_reserved, row.needs_at_least].map(signed_or_dash);
             let line = format!("  {title:<width$}  {allocated:>11}  {reserved:>11}  {needs:>11}  {time:>9}  {change:>8}{verdict}");
             let _ = writeln!(text, "{}", line.trim_end());
         }

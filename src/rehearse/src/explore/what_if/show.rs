@@ -2,7 +2,9 @@
 
 use super::row::{MeasuredStep, VariantRow};
 use crate::answer::time::TimeChange;
-use base::units::{Bytes, Seconds, significant};
+use crate::show::words::{signed as bytes, signed_or_dash};
+use base::order::distinct;
+use base::units::{Seconds, significant};
 use std::cmp::Reverse;
 use std::fmt::Write;
 
@@ -44,11 +46,6 @@ fn longer(change: TimeChange) -> String {
 fn predicted(row: &VariantRow, change: TimeChange) -> String {
     let seconds = Seconds(row.predicted_seconds.unwrap_or(0.0));
     if row.techniques.is_empty() { seconds.to_string() } else { format!("{seconds}, {}", longer(change)) }
-}
-
-fn bytes(value: i64) -> String {
-    let sign = if value < 0 { "-" } else { "" };
-    format!("{sign}{}", Bytes(value.unsigned_abs()))
 }
 
 /// `needs 5.1 GiB`
@@ -136,13 +133,7 @@ pub fn recommendation(base: &MeasuredStep, rows: &[VariantRow]) -> String {
 
 /// What the techniques change in the result, each once.
 fn changes(rows: &[VariantRow]) -> Vec<&str> {
-    let mut changes = Vec::new();
-    for change in rows.iter().flat_map(|row| row.change.split("; ")) {
-        if !change.is_empty() && !changes.contains(&change) {
-            changes.push(change);
-        }
-    }
-    changes
+    distinct(rows.iter().flat_map(|row| row.change.split("; ")).filter(|change| !change.is_empty()))
 }
 
 /// A row's changes by the letters that stand for them below the table.
@@ -209,8 +200,8 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
             if row.pareto { "*" } else { " " },
             row.name(),
             bytes(peak),
-            row.saved.map_or("-".to_string(), bytes),
-            row.peak_allocated.map_or("-".to_string(), bytes),
+            signed_or_dash(row.saved),
+            signed_or_dash(row.peak_allocated),
             pinned(&bytes(row.pinned.cast_signed())),
             compute(&extra(row)),
             if row.fits { "yes" } else { "no" },
