@@ -40,6 +40,7 @@ fn cards_are_listed_with_their_sources() {
     assert_eq!((&a100["bandwidth"], &a100["compute_capability"]), (&Value::from(1555e9), &"8.0".into()));
     let whole = |card: &Value| ["memory", "usable", "l2", "multiprocessors"].iter().all(|field| card[field].as_u64() > Some(0));
     assert!(cards.len() >= 45 && cards.iter().all(whole));
+    assert!(said(&vramlab(&["gpus", "24GiB"])).contains("24GiB is a size"));
     let unknown = vramlab(&["gpus", "rx-7900"]);
     assert!(!unknown.status.success() && said(&unknown).contains("`vramlab gpus` lists"), "{}", said(&unknown));
 }

@@ -10,6 +10,20 @@ use std::thread;
 const OLDEST: &str = "2.6.0";
 const NEWEST: &str = "2.15.0";
 
+/// 200 blocks of 8 MiB that another stream uses, one after the other.
+const LAGGING: &str = "
+import torch
+side = torch.cuda.Stream()
+for _ in range(200):
+    block = torch.empty(8 << 20, dtype=torch.uint8, device='cuda')
+    with torch.cuda.stream(side):
+        block.add_(1)
+    block.record_stream(side)
+    del block
+    for _ in range(5):
+        torch.zeros(1024, device='cuda').add_(1)
+";
+
 fn root(path: &str) -> PathBuf {
     common::root().join(path)
 }
@@ -79,6 +93,9 @@ fn tried(version: &str, scene: &Path) {
     for feature in ["fsdp2", "pipeline"] {
         rehearsed(program(), &["--world-size", "4", "--rank", "1"], &[&python, &features, Path::new(feature)]);
     }
+    // Kernels are launched, and counted, though no library of CUDA is there: else no work of another stream would ever end.
+    let lagging = rehearsed(program(), &["--lag", "20"], &[&python, Path::new("-c"), Path::new(LAGGING)]);
+    assert!(lagging["peak_reserved"].as_i64() < Some(200 << 20), "PyTorch {version}: {}", lagging["peak_reserved"]);
     if version == NEWEST {
         a_wheel_with_this_library_needs_no_compiler(&python, &cache, scene, &answer, &gpt);
     }

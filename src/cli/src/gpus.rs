@@ -1,7 +1,7 @@
 //! `vramlab gpus`: the cards that can be simulated.
 
 use super::rehearsal::write_json;
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 use base::println;
 use base::units::{Bytes, significant};
 use clap::Args;
@@ -63,7 +63,11 @@ fn operations(card: &Card) -> [String; 3] {
 
 /// Lists the cards, or tells those that are named.
 pub fn gpus(options: &GpusOptions) -> Result<u8> {
-    let named = |name: &String| name.parse::<Card>().map_err(|why| anyhow!("{why}"));
+    let named = |name: &String| -> Result<Card> {
+        let card: Card = name.parse().map_err(|why| anyhow!("{why}"))?;
+        ensure!(card.name.is_some(), "{name} is a size, which --gpu takes, and no card; vramlab gpus lists the cards");
+        Ok(card)
+    };
     let cards = match options.names.is_empty() {
         true => cards::all().to_vec(),
         false => options.names.iter().map(named).collect::<Result<Vec<Card>>>()?,

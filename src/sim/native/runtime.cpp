@@ -22,6 +22,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <vector>
 
 namespace occupancy = vramlab::occupancy;
@@ -851,6 +852,20 @@ int __cudaGetKernel(void** kernel, const void* function) { return is(kernel, con
 struct Shape {
   unsigned x, y, z;
 };
+// Where `<<<...>>>` leaves its arguments for the code that launches, which goes no further where nobody takes them. CUDA's own library may not be there.
+static thread_local struct {
+  Shape grid, block;
+  size_t shared;
+  cudaStream_t stream;
+} configured;
+unsigned __cudaPushCallConfiguration(Shape grid, Shape block, size_t shared, cudaStream_t stream) {
+  configured = {grid, block, shared, stream};
+  return 0;
+}
+cudaError_t __cudaPopCallConfiguration(Shape* grid, Shape* block, size_t* shared, cudaStream_t* stream) {
+  std::tie(*grid, *block, *shared, *stream) = std::tie(configured.grid, configured.block, configured.shared, configured.stream);
+  return cudaSuccess;
+}
 // The first argument is the function of the host that stands for the kernel. Its parameters matter where it is not PyTorch's: nobody else says
 // where it writes. How many there are is not told; nvcc's launching code has them, and the array of their addresses, on the stack, where each
 // begins with an address of the card if it is a pointer or an accessor.
