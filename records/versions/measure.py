@@ -2,7 +2,7 @@
 
     measure.py --vramlab PROGRAM [--python PYTHON] [--again] [CASE...]
 
-The Python is one that has PyTorch and the packages that a case does not vary. A case may be a group's name. A row that is there is kept, but with
+The Python is one that has PyTorch and the packages that a case does not vary. A case may be a group's name. A row with figures is kept, but with
 --again. All cases of a version are rehearsed before the next version, so that few environments have to be there at once. What a case has of a clone
 (`owner/name`, whose versions are tags, or a commit with its time before it) is taken from the folder `name` in --clones.
 """
@@ -241,7 +241,8 @@ def main():
     for package, version in turns:
         for name, case in wanted.items():
             records = Records()
-            if case.package != package or version not in case.versions or (records.of(name, f"{package}=={version}") and not options.again):
+            is_there = any(not row["missing"] for row in records.of(name, f"{package}=={version}"))
+            if case.package != package or version not in case.versions or (is_there and not options.again):
                 continue
             rows = list(rehearsed(options, name, case, version))
             # Others may have written meanwhile.
