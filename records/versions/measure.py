@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -187,11 +188,14 @@ def rehearsed(options, name, case, version):
     else:
         out.mkdir(parents=True, exist_ok=True)
         words = [options.vramlab, "rehearse", *case.flags, "--quiet", "--json", f"{kept}.json", "--keep", f"{kept}.cap"]
+    answer, began = out / "versions.json" if packages else Path(f"{kept}.json"), time.time_ns()
     done = subprocess.run([*map(str, words), "--", options.python, *map(str, case.command)], stdout=subprocess.DEVNULL, **around)
-    # There are figures, or there are none for this version.
-    if done.returncode not in (0, 2, *([] if packages else [3])):
+    # There are figures, or there are none for this version; an answer from before is of another version.
+    is_new = answer.exists() and answer.stat().st_mtime_ns >= began
+    if done.returncode not in (0, 2, *([] if packages else [3])) or not is_new:
         sys.exit(f"{name} with {case.package} {version} was not rehearsed; is {out} of another command?")
-    found = json.loads((out / "versions.json").read_text())["rows"][0] if packages else json.loads(Path(f"{kept}.json").read_text())
+    found = json.loads(answer.read_text())
+    found = found["rows"][0] if packages else found
     row = {**found, "case": name, "version": f"{case.package}=={version}", "date": datetime.date.today()}
     yield row
     log = Path(f"{kept}.log")
