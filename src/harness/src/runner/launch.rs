@@ -3,18 +3,18 @@
 use super::python::Python;
 use super::reference_process::needed;
 use super::spec::{ChildMessage, Spec};
-use super::start::{POLL_INTERVAL, Program, command, prepare_cuda, stopped};
+use super::start::{POLL_INTERVAL, Program, command, listen, prepare_cuda, stopped};
 use super::template::{Copied, Templates};
 use crate::machine::DeviceChoice;
 use anyhow::{Context, Result};
 use record::protocol::PlainCell;
 use record::results::{PassRecord, Status};
 use rustix::process::{Pid, Signal, kill_process_group};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -197,13 +197,6 @@ impl Running<'_> {
             Running::Copied { of, templates, .. } => templates.wait(*of),
         }
     }
-}
-
-/// Gives the lines of a stream as they come, until it ends or nobody listens any more.
-pub fn listen(stream: impl Read + Send + 'static) -> Receiver<String> {
-    let (sender, lines) = channel();
-    std::thread::spawn(move || BufReader::new(stream).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-    lines
 }
 
 /// Reads a child's complaints as they come, so that it never waits for a full pipe, and keeps the last of them.

@@ -3,9 +3,11 @@
 use super::python::Python;
 use crate::machine::DeviceChoice;
 use anyhow::{Context, Result, ensure};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 use torch::dry;
 
@@ -98,4 +100,11 @@ pub(crate) fn prepare_cuda(command: &mut Command, limit: Option<u64>, device_mem
     if !settings.is_empty() {
         command.env("PYTORCH_ALLOC_CONF", settings.join(","));
     }
+}
+
+/// Gives the lines of a stream as they come, until it ends or nobody listens any more.
+pub fn listen(stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || BufReader::new(stream).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    lines
 }

@@ -6,9 +6,8 @@
 //! anew all the same: they would show that pages are shared.
 
 use super::child;
-use super::launch::listen;
 use super::spec::Spec;
-use super::start::{POLL_INTERVAL, Program, command, prepare_cuda, stopped};
+use super::start::{POLL_INTERVAL, Program, command, listen, prepare_cuda, stopped};
 use crate::machine::DeviceChoice;
 use crate::measure::SetUp;
 use anyhow::{Context, Result, bail, ensure};
