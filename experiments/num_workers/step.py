@@ -14,6 +14,9 @@ BATCH, CLASSES = 16, 8
 CHECKED = 64
 WAIT = 0.002
 WAITING_BATCHES = 16
+# A sample of a rate: an epoch alone is over in 0.4 s, and moves by a sixth from one to the next.
+LEAST_SECONDS = 2.5
+GAPS = 5
 # What the process may use, as Rust's available_parallelism counts it.
 CORES = len(os.sched_getaffinity(0))
 
@@ -83,6 +86,21 @@ def loader(data, count, kept, seed, **options):
     )
 
 
+def seconds_of_epochs(epoch):
+    """How long an epoch takes, in the mean of those of some seconds."""
+    start, epochs, spent = time.perf_counter(), 0, 0.0
+    while spent < LEAST_SECONDS:
+        epoch()
+        epochs, spent = epochs + 1, time.perf_counter() - start
+    return spent / epochs
+
+
+def read(batches):
+    for batch in batches:
+        # Its memory is free before the next one comes.
+        del batch
+
+
 class Loads:
     """What times its parts itself, and gives a check the samples in their order."""
 
@@ -101,8 +119,7 @@ class Loading(Loads):
     def gap(self, kept):
         few = Subset(self.data, range(min(2 * BATCH * self.count, len(self.data))))
         batches = loader(few, self.count, kept, self.seed)
-        for batch in batches:
-            del batch
+        read(batches)
         start = time.perf_counter()
         batches = iter(batches)
         next(batches)
@@ -118,12 +135,8 @@ class Loading(Loads):
         first = iter(batches)
         next(first)
         probe.sample("first_batch", "s", time.perf_counter() - start)
-        for batch in first:
-            del batch
-        start = time.perf_counter()
-        for batch in batches:
-            del batch
-        seconds = time.perf_counter() - start
+        read(first)
+        seconds = seconds_of_epochs(lambda: read(batches))
         probe.sample("rate", "1", len(self.data) / seconds)
         third = iter(batches)
         held = next(third)
@@ -131,7 +144,8 @@ class Loading(Loads):
         del held, third, first, batches
         # As in the experiment: starting more of them would take its time.
         if self.count == CORES:
-            new, kept = self.gap(False), self.gap(True)
+            pairs = [(self.gap(False), self.gap(True)) for _ in range(GAPS)]
+            new, kept = (sum(gaps) / GAPS for gaps in zip(*pairs))
             probe.sample("gap_new", "s", new)
             probe.sample("gap_kept", "s", kept)
             probe.sample("gap_ratio", "x", kept / new)
@@ -142,7 +156,7 @@ class Training(Loading):
     """An epoch of training, with loading as it comes."""
 
     # An epoch is long enough to be measured by itself.
-    timing = lab.Timing(warm_up_steps=1, warm_up_seconds=0.0, samples=2, least_sample=0.0)
+    timing = lab.Timing(warm_up_steps=1, warm_up_seconds=0.0, samples=5, least_sample=0.0)
     times_itself = False
 
     def __init__(self, data, count, bench, network):
@@ -166,20 +180,21 @@ class Prefetching(Loads):
     def __init__(self, prefetch, seed):
         self.prefetch, self.seed = prefetch, seed
 
-    def epoch(self, jittering, waits):
-        data = Waiting(jittering, waits)
-        batches = loader(data, CORES, True, self.seed, prefetch_factor=self.prefetch)
-        labels = []
-        start = time.perf_counter()
-        for _, label in batches:
-            labels.append(label)
-            if waits:
+    def batches(self, jittering, waits):
+        return loader(Waiting(jittering, waits), CORES, True, self.seed, prefetch_factor=self.prefetch)
+
+    def rate(self, jittering):
+        batches = self.batches(jittering, True)
+
+        def epoch():
+            for _ in batches:
                 time.sleep(WAIT * BATCH / CORES)
-        return len(data) / (time.perf_counter() - start), labels
+
+        return len(batches.dataset) / seconds_of_epochs(epoch)
 
     def memory(self):
         """Bytes of all processes while one batch is in use and the next ones lie ready."""
-        batches = iter(loader(Waiting(False, False), CORES, True, self.seed, prefetch_factor=self.prefetch))
+        batches = iter(self.batches(False, False))
         held = next(batches)
         time.sleep(0.1)
         bytes = lab.proportional_of_tree()
@@ -188,10 +203,10 @@ class Prefetching(Loads):
 
     def run(self, probe):
         if not probe.timing:
-            self.given = self.epoch(True, False)[1]
+            self.given = [labels for _, labels in self.batches(True, False)]
             return
-        probe.sample("steady_rate", "1", self.epoch(False, True)[0])
-        probe.sample("jittering_rate", "1", self.epoch(True, True)[0])
+        probe.sample("steady_rate", "1", self.rate(False))
+        probe.sample("jittering_rate", "1", self.rate(True))
         probe.sample("proportional", "B", self.memory())
 
 
@@ -216,13 +231,14 @@ class Recipe(Loads):
             few = Subset(self.data, range(min(CHECKED, len(self.data))))
             self.given = [labels for _, labels in self.batches(few)]
             return
-        start = time.perf_counter()
-        batches = self.batches(self.data)
-        for _ in range(self.epochs):
-            for batch in batches:
-                del batch
-        probe.sample("epochs_rate", "1", self.epochs * len(self.data) / (time.perf_counter() - start))
-        held = iter(batches)
+
+        def from_the_start():
+            batches = self.batches(self.data)
+            for _ in range(self.epochs):
+                read(batches)
+
+        probe.sample("epochs_rate", "1", self.epochs * len(self.data) / seconds_of_epochs(from_the_start))
+        held = iter(self.batches(self.data))
         first = next(held)
         probe.sample("proportional", "B", lab.proportional_of_tree())
         del first, held

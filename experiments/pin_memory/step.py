@@ -10,8 +10,8 @@ SAMPLES, BATCH = 2048, 64
 
 
 class Epoch:
-    # Some epochs in a sample: one alone moves by a fifth.
-    timing = lab.Timing(samples=5, least_sample=0.06)
+    # Many epochs in a sample: one alone moves by a fifth.
+    timing = lab.Timing(samples=15, least_sample=0.2)
 
     def __init__(self, pinning):
         # Batches are small enough for the C library to use their memory again: mapping it afresh takes as long as loading.
