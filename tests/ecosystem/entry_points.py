@@ -176,11 +176,12 @@ def page(entries, rows):
     metered = [row for row in works if row.get("metered")]
     same = [row for row in metered if row["metered"] == row["allocated"]]
     versions = sorted({row["torch"] for row in works if row["torch"]})
+    changed = [entry for entry, _ in found if entry.get("changed")]
     lines = [
         "# Other people's programs under rehearsal",
         "",
-        f"{len(works)} of {len(found)} entry points of other people's frameworks give an answer under rehearsal: unmodified, started as their documentation says,",
-        "with local inputs and zero weights in checkpoints; PyTorch " + ", ".join(versions) + ".",
+        f"{len(works)} of {len(found)} entry points of other people's frameworks give an answer under rehearsal: unmodified, started as their documentation says",
+        f"or, {len(changed)} of them, with another flag, model or data, which is named below; with local inputs and zero weights in checkpoints; PyTorch " + ", ".join(versions) + ".",
         "`just test-ecosystem` writes this page (`tests/ecosystem/entry_points.toml` has the list, `entry_points.csv` every row in bytes).",
         f"PyTorch's own meter of allocated bytes, which was read as each process of {len(metered)} of them ended, said the same to the byte in {len(same)}.",
         "The first table has those with a published figure from a real GPU; the reasons for differences are below.",

@@ -203,7 +203,7 @@ fn trust(findings: &Findings, pages: &[Page]) -> Vec<Markdown> {
         lines.push(line(
             "Published figures",
             "published.md",
-            format!("{reproduced} of {} comparable ones reproduced", found.len()),
+            format!("{reproduced} of {} comparisons reproduced", found.len()),
         ));
     }
     let of_real = || pages.iter().filter(|page| page.kind == SubjectKind::RealGpus);

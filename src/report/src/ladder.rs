@@ -91,13 +91,17 @@ impl OnModel {
             [row.needs_at_least, row.predicted_seconds].into_iter().flatten().all(is_size)
                 && change.is_none_or(|change| [change.share, change.low, change.high].into_iter().all(is_share))
         };
-        [&self.rows, &self.before].into_iter().flatten().all(is_row) && self.plain().is_some()
+        [&self.rows, &self.before].into_iter().flatten().all(is_row) && Self::plain(&self.rows).is_some()
     }
 
-    /// What the baseline needs, and how long its step takes.
-    fn plain(&self) -> Option<(f64, f64)> {
-        let row = Self::named(&self.rows, None)?;
+    /// What it needs without a technique, and how long its step takes.
+    fn plain(rows: &[Tried]) -> Option<(f64, f64)> {
+        let row = Self::named(rows, None)?;
         Some((row.needs_at_least?, row.predicted_seconds?))
+    }
+
+    fn figures(rows: &[Tried]) -> String {
+        Self::plain(rows).map_or(String::new(), |(needs, step)| format!("{}, {}", Bytes(needs as u64), Seconds(step)))
     }
 }
 
@@ -126,7 +130,7 @@ pub struct LadderPlace {
     /// The technique's page; empty where none shows it.
     pub page: String,
     pub snippet: Markdown,
-    /// Whether on some model the time is not clearly longer.
+    /// Whether the time is clearly longer on none of the models.
     pub is_free: bool,
     pub trains_otherwise: bool,
     #[serde(skip)]
@@ -169,16 +173,20 @@ impl Ladder {
         of_models.filter_map(|on| on.tried(technique).and_then(ratio)).collect()
     }
 
-    /// A table of techniques: a row for each model, as it is and with each of them.
+    /// A table of techniques: a row for each model, without and with each of them.
     pub fn of_techniques(&self, names: &[String]) -> (Vec<String>, Vec<Vec<String>>) {
-        let head = ["needs at least; times predicted".to_string(), "as it is".to_string()];
+        // What the baseline has already is beside what it was before.
+        let is_before = |on: &OnModel| names.iter().any(|name| OnModel::named(&on.before, Some(name)).is_some());
+        let plain = if self.tried.iter().any(is_before) { "in fp32" } else { "as it is" };
+        let head = ["needs at least; times predicted".to_string(), plain.to_string()];
         let head = head.into_iter().chain(names.iter().map(|name| format!("`{name}`"))).collect();
-        let row = |(on, plain): (&OnModel, &String)| {
+        let row = |on: &OnModel| {
+            let plain = OnModel::figures(if is_before(on) { &on.before } else { &on.rows });
             let cells = names.iter().map(|name| on.tried(name).map_or("–".to_string(), said));
-            [on.label(), plain.clone()].into_iter().chain(cells).collect()
+            [on.label(), plain].into_iter().chain(cells).collect()
         };
-        let is_tried = |(on, _): &(&OnModel, &String)| names.iter().any(|name| on.tried(name).is_some());
-        (head, self.tried.iter().zip(&self.plain).filter(is_tried).map(row).collect())
+        let is_tried = |on: &&OnModel| names.iter().any(|name| on.tried(name).is_some());
+        (head, self.tried.iter().filter(is_tried).map(row).collect())
     }
 }
 
@@ -219,8 +227,6 @@ fn ladder(models: Vec<OnModel>) -> Ladder {
         LadderGroup { fills: remedy.fills, places }
     });
     let groups = groups.filter(|group| !group.places.is_empty()).collect();
-    let plain =
-        |on: &OnModel| on.plain().map_or(String::new(), |(needs, step)| format!("{}, {}", Bytes(needs as u64), Seconds(step)));
     let steps = [("fp32, PyTorch's defaults", None), ("fp32 with TF32", Some("tf32")), ("bf16 autocast", Some("autocast-bf16"))];
     let before = steps.map(|(label, name)| {
         let cell = |on: &OnModel| match OnModel::named(&on.before, name) {
@@ -233,7 +239,7 @@ fn ladder(models: Vec<OnModel>) -> Ladder {
         (label, models.iter().map(cell).collect())
     });
     Ladder {
-        plain: models.iter().map(plain).collect(),
+        plain: models.iter().map(|on| OnModel::figures(&on.rows)).collect(),
         before: before.into(),
         models: models.iter().map(OnModel::label).collect(),
         commands: models.iter().map(|on| Markdown::text(&format!("`{}`", on.command.replace('`', "'")))).collect(),
@@ -271,7 +277,7 @@ fn place(models: &[OnModel], name: &str) -> Option<LadderPlace> {
         change: changes.join("; "),
         page: String::new(),
         snippet: Markdown::code(snippet.unwrap_or("")),
-        is_free: rows().any(|(_, row)| row.predicted_change.is_some_and(|change| change.low <= 0.0)),
+        is_free: rows().all(|(_, row)| row.predicted_change.is_some_and(|change| change.low <= 0.0)),
         trains_otherwise: TRAIN_OTHERWISE.contains(&name),
         best,
     })

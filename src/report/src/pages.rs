@@ -163,11 +163,11 @@ fn pivot(run: &Recorded, metric: &Metric, studied: &str, cells: &[&PlainCell]) -
         .map(|(n, key)| key.iter().cloned().chain(merged.iter().map(|(figures, _)| figures[n].clone())).collect())
         .collect();
     let rows = alike_joined(rows, others.len());
-    let (whose, what) = (prose::whose(run.platform(), &run.machine), if run.is_prediction() { "predicted " } else { "" });
+    let (whose, what) = (prose::whose(run.platform(), &run.machine), prose::label(metric, run.is_prediction()));
     let mut head: Vec<String> = others.iter().map(|name| (*name).to_string()).collect();
     head.extend(merged.iter().map(|(_, levels)| format!("{studied} = {}", levels.join(" = "))));
     Some(Pivot {
-        caption: format!("{whose}: {what}{} against {studied} = {}", metric.label, grid.baseline_level()),
+        caption: format!("{whose}: {what} against {studied} = {}", grid.baseline_level()),
         factors: others.len(),
         head,
         more: rows.len().saturating_sub(ROWS),

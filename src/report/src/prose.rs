@@ -3,7 +3,7 @@
 use base::stats::Interval;
 use base::units::{counted, range};
 use record::judge::{Evidence, Judged, Judgement, Outcome, Reproduction, Verdict, WhereItHolds};
-use record::protocol::{Pass, PlainProtocol, Platform, alternatives, conditions, shared_terms};
+use record::protocol::{Metric, Pass, PlainProtocol, Platform, alternatives, conditions, shared_terms};
 use record::results::Status;
 use record::rules::{PlainRule, RulePart};
 use std::collections::BTreeSet;
@@ -70,15 +70,26 @@ pub fn standing<T>(judged: &Judged<T>, against: Against) -> String {
     }
 }
 
-/// The verdict on a claim over all whose figures carry it: where they differ, it depends. None where nobody's do.
+/// The verdict on a claim over all whose figures carry it: where they contradict each other, it depends. None where nobody's do.
 pub fn together<'a>(judged: impl IntoIterator<Item = &'a Judgement>) -> Option<Verdict> {
     let carried = judged.into_iter().filter(|judged| judged.carries && judged.verdict != Verdict::NotMeasured);
-    let verdicts: BTreeSet<Verdict> = carried.map(|judged| judged.verdict).collect();
+    let mut verdicts: BTreeSet<Verdict> = carried.map(|judged| judged.verdict).collect();
+    if verdicts.contains(&Verdict::Incomplete) {
+        return Some(Verdict::Incomplete);
+    }
+    // What one machine leaves open contradicts no other's.
+    let open = verdicts.take(&Verdict::Inconclusive);
+    let part = if verdicts.contains(&Verdict::Confirmed) { verdicts.take(&Verdict::InPart) } else { None };
     match verdicts.len() {
-        0 | 1 => verdicts.first().copied(),
-        _ if verdicts.contains(&Verdict::Incomplete) => Some(Verdict::Incomplete),
+        0 | 1 => open.filter(|_| !verdicts.contains(&Verdict::Depends)).or(part).or(verdicts.first().copied()),
         _ => Some(Verdict::Depends),
     }
+}
+
+/// A metric's label, which says once that it is a prediction.
+pub fn label(metric: &Metric, is_prediction: bool) -> String {
+    let label = metric.label.to_string();
+    if is_prediction && !label.starts_with("predicted") { format!("predicted {label}") } else { label }
 }
 
 /// Why nothing is decided: after how many rounds intervals still reach over a threshold, or what failed.

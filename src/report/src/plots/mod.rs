@@ -154,7 +154,7 @@ impl<'a> PlotView<'a> {
 
     /// The metric's label, said to be a prediction where it is one.
     fn label(&self) -> String {
-        if self.recorded.is_prediction() { format!("predicted {}", self.metric.label) } else { self.metric.label.to_string() }
+        prose::label(self.metric, self.recorded.is_prediction())
     }
 
     /// What a factor stands for, as an axis title.
