@@ -23,9 +23,7 @@ levels! {
 
 cell! { Loading { samples: Samples, side: Side, batch: Batch, how: How } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     let saves = |of: fn(&Loading) -> bool| {

@@ -22,9 +22,7 @@ levels! {
 
 cell! { Keeping { model: ModelName, batch: Samples, kept: Kept } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     use Kept::{Evaluated, Outputs, TotalLoss};

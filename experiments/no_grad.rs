@@ -18,9 +18,7 @@ levels! { Mode "how the forward pass is run": Grad "recorded, as after eval() al
 
 cell! { Forward { model: Family, width: Width, batch: Batch, depth: Depth, mode: Mode } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     use Family::*;

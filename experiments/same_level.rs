@@ -15,9 +15,7 @@ levels! {
 
 cell! { Named { model: ModelName, batch: Batch, name: Name } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     let one_level = Grid::new("one level", training)

@@ -27,9 +27,7 @@ levels! { Form "where the trained matrices are": Beside "beside the weights", Me
 cell! { Adapters { model: ModelName, batch: Batch, recompute: Recompute, trained: Trained, by: By } }
 cell! { Merge { model: ModelName, batch: Batch, by: By, adapter: Adapter, form: Form } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("adapters", "Train adapters (LoRA)")

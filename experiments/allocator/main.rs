@@ -28,9 +28,7 @@ number! { Steps "training steps, each with sequences of another length" }
 cell! { Run { model: ModelName, batch: Batch, steps: Steps, conf: AllocConf } }
 cell! { Tight { model: ModelName, batch: Batch, steps: Steps, memory: DeviceMemory, conf: AllocConf } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("allocator", "Settings of the allocator")

@@ -36,9 +36,7 @@ const WRONG: [&str; 10] = [
 ];
 const ACCUMULATION: [&str; 2] = ["1-accumulation", "2-accumulation"];
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     let written = |c: &AsWritten| c.form == Form::Written;

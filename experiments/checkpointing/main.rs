@@ -27,9 +27,7 @@ levels! {
 
 cell! { Difficult { case: Case, policy: Policy, by: By } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("checkpointing", "Activation checkpointing")

@@ -56,9 +56,7 @@ fn rows() -> Result<Vec<CompiledRow>> {
     csv::Reader::from_reader(ROWS.as_bytes()).into_deserialize().collect::<Result<_, _>>().context("rehearsals.csv")
 }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("compiling", "Compile the model (torch.compile)")

@@ -34,9 +34,7 @@ cell! { Loaded { model: ModelName, by: By, saved: Saved, map: Map, reader: Reade
 const SMALL: ModelName = ModelName("mlp-4x2048");
 const LARGE: ModelName = ModelName("mlp-4x4096");
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("load_checkpoint", "Loading a checkpoint")

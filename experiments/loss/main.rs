@@ -21,9 +21,7 @@ levels! {
     Fused "head and cross-entropy of some tokens at a time, both recomputed in the backward pass: the logits are never whole" => "fused head and loss",
 }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("loss", "Chunked and fused loss")

@@ -33,9 +33,7 @@ levels! {
     FourPerCore as "4x" "four times as many as cores",
 }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("num_workers", "DataLoader workers")

@@ -21,9 +21,7 @@ levels! {
 
 cell! { Offloading { model: ModelName, batch: Batch, offloaded: Offloaded, by: By } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("offloading", "Offload to the host")

@@ -23,9 +23,7 @@ levels! {
 
 cell! { Packing { model: ModelName, lengths: Lengths, arranged: Arranged, by: By } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("packing", "Packing sequences")

@@ -43,9 +43,7 @@ levels! {
 
 cell! { Looked { bound: Bound, model: ModelName, batch: Batch, by: By, tool: Tool } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("profiling", "Profiling tools")

@@ -24,9 +24,7 @@ fn rows(table: &str) -> Vec<Vec<&'static str>> {
     records.map(|row| row.expect("records are a table").iter().map(kept).collect()).collect()
 }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("real_gpus", "Predictions beside real GPUs")

@@ -63,9 +63,7 @@ levels! {
 
 cell! { Phases { model: ModelName, batch: Batch, optimizer: Optimizer, zero_grad: ZeroGrad, by: By } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("step_timeline", "Where memory goes in a training step")

@@ -22,9 +22,7 @@ levels! {
 
 cell! { Transfer { model: ModelName, batch: Batch, part: Part, rest: Rest, by: By } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     use {Part::*, Rest::*};

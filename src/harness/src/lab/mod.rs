@@ -32,7 +32,6 @@ pub use record::protocol::{
     ACTIVATIONS, BANDWIDTH, COMPUTED, GRADIENTS, LINK_SHARE, Metric, PEAK, PlainLevel, Platform, Relation, STEP_PEAK, SubjectKind,
     TIME,
 };
-pub use std::process::ExitCode;
 pub use tch::{Device, Kind, Reduction, Tensor, no_grad};
 
 /// Devices whose kernels allocate as a GPU's do.
