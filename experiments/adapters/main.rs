@@ -147,14 +147,9 @@ fn merging() -> Grid<Merge> {
         .no_plots()
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The check of the cells, as they are and with adapters that lose their scale when they are merged.
-    const CHECKED: &str = r#"
-import step as adapters
-
+    the_check_sees_matrices_that_are_not_merged: "adapters", r#"
 def checks():
     of = "model=small-gpt batch=2 by=pytorch adapter={} form={}"
     print(*(check(adapters.prepare, of.format(adapter, "merged"), of.format(adapter, "beside"), 1e-5) for adapter in ("lora", "dora")))
@@ -162,10 +157,5 @@ def checks():
 checks()
 adapters.Adapted.merged = lambda self: self.layer
 checks()
-"#;
-
-    #[test]
-    fn the_check_sees_matrices_that_are_not_merged() {
-        assert_python_says("adapters", CHECKED, "ok ok\ninvalid invalid\n");
-    }
+"#, "ok ok\ninvalid invalid\n"
 }

@@ -64,14 +64,9 @@ pub fn grid() -> Grid<Factorial> {
         )
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The cells' own checks; then with a micro-batch that is lost, through batch norms and half precision, too. Each family has its own segments.
-    const CHECKED: &str = r#"
-import step as combined
-
+    the_check_sees_a_lost_micro_batch_and_each_family_has_its_own_segments: "combined", r#"
 def checks(model, ways, tolerance, batch=4):
     of = f"model={model} batch={batch} optimizer=sgd by=pytorch with="
     print(*(check(combined.Combined, of + way, of + "none", 5e-2 if "amp" in way else tolerance) for way in ways))
@@ -88,11 +83,5 @@ print(own["forwards"], own["requested_peak"] <= sqrt["requested_peak"])
 chunk = torch.Tensor.chunk
 torch.Tensor.chunk = lambda tensor, parts, *of: chunk(tensor, parts, *of)[: parts - 1] if parts == 4 else chunk(tensor, parts, *of)
 all_checks()
-"#;
-
-    #[test]
-    fn the_check_sees_a_lost_micro_batch_and_each_family_has_its_own_segments() {
-        let expected = "ok ok ok ok\nok\nok\n2 True\nok ok invalid invalid\nok\ninvalid\n";
-        assert_python_says("combined", CHECKED, expected);
-    }
+"#, "ok ok ok ok\nok\nok\n2 True\nok ok invalid invalid\nok\ninvalid\n"
 }

@@ -121,14 +121,9 @@ fn training() -> Grid<Offloading> {
         .no_plots()
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The check of each cell, then with a host that loses a bit of what it is given.
-    const CHECKED: &str = r#"
-import step as offloading
-
+    the_check_sees_a_host_that_rounds_and_an_optimizer_that_does_nothing: "offloading", r#"
 def checks():
     of = "model=small-gpt batch=2 by=pytorch offloaded="
     print(*(check(offloading.Training, of + what, of + "nothing", 1e-6 * (what == "optimizer")) for what in everything))
@@ -146,10 +141,5 @@ packed = offloading.OnSecondStream.pack
 offloading.OnSecondStream.pack = lambda self, tensor: packed(self, rounded(tensor))
 offloading.HostAdamW.step = lambda self: None
 checks()
-"#;
-
-    #[test]
-    fn the_check_sees_a_host_that_rounds_and_an_optimizer_that_does_nothing() {
-        assert_python_says("offloading", CHECKED, "ok ok ok ok ok\ninvalid invalid invalid invalid invalid\n");
-    }
+"#, "ok ok ok ok ok\ninvalid invalid invalid invalid invalid\n"
 }

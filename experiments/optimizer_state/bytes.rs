@@ -73,15 +73,10 @@ pub fn time() -> Grid<Time> {
         .no_plots()
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The cells' own checks; then Adam, which forgets AdamW's weight decay, in its place, and a copy that updates. State is as many numbers for
     /// each parameter as the algorithm says, and a counter of 4 bytes for some of the tensors.
-    const CHECKED: &str = r#"
-import step as optimizer_state
-
+    the_checks_see_another_algorithm_and_state_is_what_the_algorithm_says: "optimizer_state", r#"
 def of(method, how, model="model=mlp-2x32"):
     return f"{model} optimizer={method} implementation={how} by=pytorch"
 
@@ -97,10 +92,5 @@ for method, numbers in [("sgd", 0), ("momentum", 1), ("rmsprop", 1), ("adam", 2)
 adamw = optimizer_state.METHODS["adamw"]
 optimizer_state.METHODS["adamw"] = lambda own, **how: adamw(own, **how) if how == {"foreach": False} else torch.optim.Adam(own, 1e-3, **how)
 checks(("adamw", "fused"))
-"#;
-
-    #[test]
-    fn the_checks_see_another_algorithm_and_state_is_what_the_algorithm_says() {
-        assert_python_says("optimizer_state", CHECKED, "ok ok ok ok ok\nok invalid\ninvalid\n");
-    }
+"#, "ok ok ok ok ok\nok invalid\ninvalid\n"
 }

@@ -58,14 +58,9 @@ pub fn same_step() -> Grid<SameStep> {
         .no_plots()
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The cells' own checks, then with steps that forget what came before.
-    const CHECKED: &str = r#"
-import step as optimizer_state
-
+    the_checks_see_steps_that_forget: "optimizer_state", r#"
 def checks():
     of = "model=small-gpt method={} by=pytorch written={}"
     step = lambda method, tolerance: check(optimizer_state.Stepping, of.format(method, "optimizer"), of.format(method, "formula"), tolerance)
@@ -76,10 +71,5 @@ for optimizer in (torch.optim.Muon, optimizer_state.Lion):
     step = optimizer.step
     optimizer.step = lambda self, step=step: (self.state.clear(), step(self))
 checks()
-"#;
-
-    #[test]
-    fn the_checks_see_steps_that_forget() {
-        assert_python_says("optimizer_state", CHECKED, "ok ok\ninvalid invalid\n");
-    }
+"#, "ok ok\ninvalid invalid\n"
 }

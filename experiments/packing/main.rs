@@ -97,13 +97,10 @@ fn gradients() -> Grid<Packing> {
         .no_plots()
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The checks of both cells, then without the mask that keeps a row's sequences apart.
-    const CHECKED: &str = r#"
-import contextlib, step as packing
+    the_check_sees_sequences_that_attend_to_one_another: "packing", r#"
+import contextlib
 
 def checks():
     of = "model=llama-2x64 lengths=log-normal by=pytorch arranged="
@@ -112,10 +109,5 @@ def checks():
 checks()
 packing.attending_by = lambda mask: contextlib.nullcontext()
 checks()
-"#;
-
-    #[test]
-    fn the_check_sees_sequences_that_attend_to_one_another() {
-        assert_python_says("packing", CHECKED, "ok ok\nok invalid\n");
-    }
+"#, "ok ok\nok invalid\n"
 }

@@ -130,14 +130,9 @@ fn grid() -> Grid<Looked> {
         )
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The check of each tool that a CPU has, then of a tool that runs a step more to see it.
-    const CHECKED: &str = r#"
-import step as profiling
-
+    the_check_sees_a_tool_that_runs_a_step_more: "profiling", r#"
 def checks():
     of = "bound=launch model=mlp-8x64 batch=32 by=pytorch tool="
     tools = ["profiler-shapes", "profiler-memory", "profiler-full", "recipe"]
@@ -147,10 +142,5 @@ checks()
 look = profiling.Looked.look
 profiling.Looked.look = lambda self, folder, steps: look(self, folder, steps + (self.tool != "none"))
 checks()
-"#;
-
-    #[test]
-    fn the_check_sees_a_tool_that_runs_a_step_more() {
-        assert_python_says("profiling", CHECKED, "ok ok ok ok\ninvalid invalid invalid invalid\n");
-    }
+"#, "ok ok ok ok\ninvalid invalid invalid invalid\n"
 }

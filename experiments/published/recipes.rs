@@ -229,13 +229,9 @@ pub fn tuning() -> Grid<Tuning> {
         )
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The cells' own recipes and checks, on a small model and few tokens, for there is no GPU that computes.
-    const CHECKED: &str = r#"
-import step as published
+    the_checks_see_a_parameter_without_its_step_a_lost_tile_and_a_lost_micro_batch: "published", r#"
 from torch import nn
 
 published.vision_transformer = lambda name, device: nn.Sequential(nn.Conv2d(3, 4, 16, 16), nn.ReLU(), nn.Flatten(), nn.Linear(784, 8))
@@ -263,10 +259,5 @@ published.range = lambda start, end, step: range(start, end - step, step)
 chunk = torch.Tensor.chunk
 torch.Tensor.chunk = lambda tensor, parts, *of: chunk(tensor, parts, *of)[: parts - 1] if parts == 4 else chunk(tensor, parts, *of)
 checks()
-"#;
-
-    #[test]
-    fn the_checks_see_a_parameter_without_its_step_a_lost_tile_and_a_lost_micro_batch() {
-        assert_python_says("published", CHECKED, "True 6.0 4.0 7.0\nok ok\nok ok\nok ok\ninvalid invalid\ninvalid invalid\n");
-    }
+"#, "True 6.0 4.0 7.0\nok ok\nok ok\nok ok\ninvalid invalid\ninvalid invalid\n"
 }

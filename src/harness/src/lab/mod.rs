@@ -18,6 +18,7 @@ pub use crate::levels;
 pub use crate::measure::{Bench, Probe, Step, Timing};
 pub use crate::name;
 pub use crate::number;
+pub use crate::python_test;
 pub use anyhow::{Context, Result, bail, ensure};
 pub use claims::{
     Claim, Published, Rule, agreement, at_least, at_most, false_alarms, frequency, growth, highest, lowest, outside, ratio, trend,

@@ -155,18 +155,32 @@ def check(experiment, cell, baseline, tolerance=0.0, **expected):
     return lab._check(experiment, spec, lab.Bench(torch.device("cpu"), seed=1, threads=1))[0]
 "#;
 
-/// Runs a script, to which an experiment's `step.py` is `step`, in the Python whose PyTorch this is, and compares what it prints.
+/// Runs a script, to which an experiment's `step.py` is a module of the experiment's name, in the Python whose PyTorch this is, and compares
+/// what it prints.
 ///
 /// # Panics
 /// It prints something else.
 pub fn assert_python_says(experiment: &str, script: &str, expected: &str) {
-    let script = format!("{PRELUDE}sys.path.insert(0, 'experiments/{experiment}')\n{script}");
+    let script = format!("{PRELUDE}sys.path.insert(0, 'experiments/{experiment}')\nimport step as {experiment}\n{script}");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let python = Python::program();
     let meter = for_reference(1).expect("the meter is kept in memory").meter;
     let output = Command::new(&python).args(["-c", &script]).arg(meter).current_dir(root).output();
     let output = output.unwrap_or_else(|error| panic!("{}: {error}", python.display()));
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A test of a `step.py`, as [`assert_python_says`] has it: `python_test! { name_of_the_test: "experiment", "script", "what it prints" }`.
+#[macro_export]
+macro_rules! python_test {
+    ($(#[$doc:meta])* $name:ident: $experiment:literal, $script:expr, $expected:expr) => {
+        $(#[$doc])*
+        #[cfg(test)]
+        #[test]
+        fn $name() {
+            $crate::lab::testing::assert_python_says($experiment, $script, $expected);
+        }
+    };
 }
 
 /// The simulated GPU for a test. A process is dry from its start, so the test of this name runs again in a child: the device is given
