@@ -64,7 +64,7 @@ fn memory() -> Grid<Adapters> {
                 "LoRA lowers memory by up to two thirds (GPT-3: 1.2 TB to 350 GB)",
             )
             .on(BY_PYTHON)
-            .rule(ratio(PEAK).of(|c: &Adapters| c.trained == All8).confirm(at_most(0.35)).refute(at_least(0.5))),
+            .rule(ratio(PEAK).at(All8).confirm(at_most(0.35)).refute(at_least(0.5))),
         )
         .claim(
             Claim::new(
@@ -73,17 +73,12 @@ fn memory() -> Grid<Adapters> {
                 "LoRA on every linear layer leaves the activations as they are, within a tenth",
             )
             .on(BY_PYTHON)
-            .rule(
-                ratio(ACTIVATIONS)
-                    .of(|c: &Adapters| c.trained == All8 && c.recompute == Nothing)
-                    .confirm(within(0.9..=1.1))
-                    .refute(outside(0.75..=1.25)),
-            ),
+            .rule(ratio(ACTIVATIONS).at(All8).at(Nothing).confirm(within(0.9..=1.1)).refute(outside(0.75..=1.25))),
         )
         .claim(
-            Claim::new("lora-rank", "this lab", "rank 128 in place of 8 raises the peak by less than a tenth").on(BY_PYTHON).rule(
-                highest(PEAK).of(|c: &Adapters| c.trained == All128).over(|c: &Adapters| c.trained == All8).holds(at_most(1.1)),
-            ),
+            Claim::new("lora-rank", "this lab", "rank 128 in place of 8 raises the peak by less than a tenth")
+                .on(BY_PYTHON)
+                .rule(highest(PEAK).at(All128).over_at(All8).holds(at_most(1.1))),
         )
         // DoRA's, set on 25 November 2026, before any figure of it.
         .claim(
@@ -93,9 +88,7 @@ fn memory() -> Grid<Adapters> {
                 "DoRA has hardly more to train than LoRA: a tenth at most of its gradients and state",
             )
             .on(BY_PYTHON)
-            .rule(
-                highest(TRAINING).of(|c: &Adapters| c.trained == Dora8).over(|c: &Adapters| c.trained == All8).holds(at_most(1.1)),
-            ),
+            .rule(highest(TRAINING).at(Dora8).over_at(All8).holds(at_most(1.1))),
         )
         .claim(
             Claim::new(
@@ -106,8 +99,10 @@ fn memory() -> Grid<Adapters> {
             .on(BY_PYTHON)
             .rule(
                 lowest(ACTIVATIONS)
-                    .of(|c: &Adapters| c.trained == Dora8 && c.recompute == Nothing)
-                    .over(|c: &Adapters| c.trained == All8 && c.recompute == Nothing)
+                    .at(Dora8)
+                    .at(Nothing)
+                    .over_at(All8)
+                    .over_at(Nothing)
                     .confirm(at_least(1.25))
                     .refute(at_most(1.1)),
             ),
@@ -142,7 +137,7 @@ fn merging() -> Grid<Merge> {
                 "a model with its matrices merged into the weights says what it said with them beside",
             )
             .on(&[Platform::Gpu, Platform::Python])
-            .rule(value(OUTPUT_ERROR).of(|c: &Merge| c.form == Form::Merged).holds(at_most(1e-5))),
+            .rule(value(OUTPUT_ERROR).at(Form::Merged).holds(at_most(1e-5))),
         )
         .no_plots()
 }

@@ -112,14 +112,8 @@ fn tight() -> Grid<Tight> {
                 "expandable segments avoid running out of memory because of fragmentation",
             )
             .on(CUDA)
-            .rule(value(REFUSED).of(|c: &Tight| c.conf == DEFAULT).confirm(at_least(0.01)).refute(at_most(0.0)))
-            .rule(
-                highest(REFUSED)
-                    .of(|c: &Tight| c.conf == EXPANDABLE)
-                    .over(|c: &Tight| c.conf == DEFAULT)
-                    .confirm(at_most(0.5))
-                    .refute(at_least(1.0)),
-            ),
+            .rule(value(REFUSED).at(DEFAULT).confirm(at_least(0.01)).refute(at_most(0.0)))
+            .rule(highest(REFUSED).at(EXPANDABLE).over_at(DEFAULT).confirm(at_most(0.5)).refute(at_least(1.0))),
         )
         .no_plots()
 }

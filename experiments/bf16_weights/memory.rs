@@ -10,8 +10,8 @@ number! { Samples as "batch" "samples of a step" }
 cell! { Memory { model: ModelName, samples: Samples, how: How } }
 
 pub fn grid() -> Grid<Memory> {
-    let half = |metric| ratio(metric).of(|c: &Memory| c.how == How::Bf16).confirm(within(0.49..=0.51)).refute(at_least(0.55));
-    let saved = |least| ratio(PEAK).of(|c: &Memory| c.how == How::Bf16).holds(at_most(1.0 - least));
+    let half = |metric| ratio(metric).at(How::Bf16).confirm(within(0.49..=0.51)).refute(at_least(0.55));
+    let saved = |least| ratio(PEAK).at(How::Bf16).holds(at_most(1.0 - least));
     Grid::new("memory", step)
         .compare::<How>()
         .quick(Memory::cross("gpt-4x128", [2, 8], How::ALL))

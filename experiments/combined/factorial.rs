@@ -23,9 +23,7 @@ pub fn grid() -> Grid<Factorial> {
     /// What the claim is about.
     const FEW: [With; 5] = [With::Nothing, With::Amp, With::Checkpoint, With::Accumulate, With::AmpCheckpoint];
     // The peak of both over that of one.
-    let both_over = |single: With| {
-        lowest(PEAK).of(|c: &Factorial| c.with == With::AmpCheckpoint).over(move |c| c.with == single).holds(at_most(0.90))
-    };
+    let both_over = |single: With| lowest(PEAK).at(With::AmpCheckpoint).over_at(single).holds(at_most(0.90));
     Grid::new("factorial", in_python)
         .compare::<With>()
         .quick(Factorial::cross(Net::SmallGpt, 4, Adamw, With::ALL, By::Pytorch))

@@ -89,21 +89,21 @@ fn grid() -> Grid<Compiling> {
                 "torch.compile lowers the reserved peak by a twentieth or more",
             )
             .on(FILES)
-            .rule(ratio(RESERVED).of(|c: &Compiling| c.way == Compiled).confirm(at_most(0.95)).refute(at_least(1.0))),
+            .rule(ratio(RESERVED).at(Compiled).confirm(at_most(0.95)).refute(at_least(1.0))),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "torchtitan-compile",
                 "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md",
                 "Llama 3.1 8B on 8 H100s: 82.4 GiB reserved and 5,762 tokens a second on each, 77.0 GiB and 6,667 with torch.compile",
             )
             .on(FILES)
             // Figures of ours had been recorded before this was set.
-            .rule(ratio(RESERVED).of(|c: &Compiling| c.way == Compiled && c.model == ModelName("llama-1b")).reproduces(77.0 / 82.4))
+            .rule(ratio(RESERVED).at(Compiled).at(ModelName("llama-1b")).reproduces(77.0 / 82.4))
             .setup("Memory alone, of a Llama of 1B on one card and without checkpoints. README has torchtitan's own job, rehearsed."),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "pointwise-again",
                 "PyTorch blog, activation-checkpointing-techniques",
                 "a 50 % memory reduction by recomputing only pointwise ops",
@@ -116,12 +116,12 @@ fn grid() -> Grid<Compiling> {
         .claim(
             Claim::new("compile-launches", "this lab", "a compiled step launches a third fewer kernels, or fewer still")
                 .on(FILES)
-                .rule(ratio(LAUNCHES).of(|c: &Compiling| c.way == Compiled).confirm(at_most(0.67)).refute(at_least(0.9))),
+                .rule(ratio(LAUNCHES).at(Compiled).confirm(at_most(0.67)).refute(at_least(0.9))),
         )
         .claim(
             Claim::new("compile-graphs", "this lab", "CUDA graphs take a tenth more memory, or more")
                 .on(FILES)
-                .rule(ratio(RESERVED).of(|c: &Compiling| c.way == ReduceOverhead).confirm(at_least(1.1)).refute(at_most(1.0))),
+                .rule(ratio(RESERVED).at(ReduceOverhead).confirm(at_least(1.1)).refute(at_most(1.0))),
         )
         .claim(
             Claim::new(
@@ -130,13 +130,7 @@ fn grid() -> Grid<Compiling> {
                 "a memory budget of 0.5 lowers the compiled model's peak by a fifth or more",
             )
             .on(FILES)
-            .rule(
-                lowest(ALLOCATED)
-                    .of(|c: &Compiling| c.way == Budget5)
-                    .over(|c: &Compiling| c.way == Compiled)
-                    .confirm(at_most(0.8))
-                    .refute(at_least(0.95)),
-            ),
+            .rule(lowest(ALLOCATED).at(Budget5).over_at(Compiled).confirm(at_most(0.8)).refute(at_least(0.95))),
         )
         .plot(
             bars(RESERVED)

@@ -33,8 +33,8 @@ pub fn grid() -> Grid<Peaks> {
             )
             .before(one_copy(value(SAVED).of(views(ZeroGrad::Nothing)))),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "ddp-view",
                 "pytorch#41954",
                 "gradient_as_bucket_view lowers the peak by the gradients' size: 8250 to 7183 MB for RoBERTa-base ('~1GB parameters'), 3089 \

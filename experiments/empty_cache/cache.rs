@@ -42,8 +42,8 @@ pub fn grid() -> Grid<Cache> {
                 .rule(value(REFUSED).of(move |c: &Cache| c.policy == Never && is_default(c)).confirm(at_least(0.01)).refute(at_most(0.0)))
                 .rule(value(REFUSED).of(move |c: &Cache| c.policy == EveryStep && is_default(c)).confirm(at_most(0.0)).refute(at_least(0.01))),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "empty-cache-cost",
                 "huggingface/peft#2894",
                 "250 steps take 45 s without it, 50 s with a call every tenth step, 65 to 108 s with one every step; reserved 19.3 against \
@@ -51,12 +51,8 @@ pub fn grid() -> Grid<Cache> {
             )
             .on(CUDA)
             .rule(ratio(RESERVED).of(move |c: &Cache| c.policy == EveryStep && alone(c) && is_default(c)).reproduces(19.3 / 23.5))
-            .rule(ratio(TIME).of(|c: &Cache| c.policy == EveryTenth && c.steps == Steps(10)).reproduces(50.0 / 45.0))
-            .rule(
-                ratio(TIME)
-                    .of(|c: &Cache| c.policy == EveryStep && c.steps == Steps(10))
-                    .holds(within(65.0 / 45.0..=108.0 / 45.0)),
-            )
+            .rule(ratio(TIME).at(EveryTenth).at(Steps(10)).reproduces(50.0 / 45.0))
+            .rule(ratio(TIME).at(EveryStep).at(Steps(10)).holds(within(65.0 / 45.0..=108.0 / 45.0)))
             .setup("Theirs fine-tunes an adapter on a large language model; ours trains a GPT on sequences of varying length."),
         )
         .plot(

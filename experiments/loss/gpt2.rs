@@ -22,12 +22,7 @@ pub fn grid() -> Grid<Whole> {
                 "this lab",
                 "in a step of GPT-2 124M the loss takes a third of the peak or more, and a fused head frees it",
             )
-            .rule(
-                ratio(PEAK)
-                    .of(|c: &Whole| c.how == Fused && c.model == ModelName("gpt2"))
-                    .confirm(at_most(0.67))
-                    .refute(at_least(0.90)),
-            )
+            .rule(ratio(PEAK).at(Fused).at(ModelName("gpt2")).confirm(at_most(0.67)).refute(at_least(0.90)))
             .changed(LEAST_WAS_SET),
         )
         .plot(bars(PEAK).caption("Peak of a training step of GPT-2 under bf16 autocast with AdamW, against the plain loss's"))

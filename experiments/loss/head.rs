@@ -46,8 +46,8 @@ pub fn grid() -> Grid<Head> {
                 .rule(saves(Chunked))
                 .rule(price(Chunked, 1.25)),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "cut-your-losses",
                 "Wijmans et al., arXiv 2411.09009, table 1",
                 "Gemma 2 (2B), 8,192 tokens, loss and gradient on an A100 with 80 GB: plain 28,000 MB, their kernel 1,164 MB",

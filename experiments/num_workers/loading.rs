@@ -32,28 +32,20 @@ pub fn grid() -> Grid<Loading> {
         .metrics(&[RATE, FIRST, GAP_NEW, GAP_KEPT, GAP_RATIO, GAP_SHARE, PROPORTIONAL, SAMPLES_ERROR])
         .check(|_| equal(0.0))
         .claim(
-            Claim::new("workers-faster", "1 3", "more workers load faster").on(&[Platform::Python]).rule(
-                ratio(RATE)
-                    .of(|c: &Loading| c.transform == Work::Heavy && matches!(c.workers, One | PerCore))
-                    .confirm(at_least(1.2))
-                    .refute(at_most(1.02)),
-            ),
+            Claim::new("workers-faster", "1 3", "more workers load faster")
+                .on(&[Platform::Python])
+                .rule(ratio(RATE).at(Work::Heavy).at([One, PerCore]).confirm(at_least(1.2)).refute(at_most(1.02))),
         )
         .claim(
             Claim::new("workers-too-many", "1", "too many workers make loading slower")
                 .on(&[Platform::Python])
-                .rule(
-                    lowest(RATE)
-                        .of(beyond_cores)
-                        .over(|c: &Loading| c.transform == Work::Heavy)
-                        .confirm(at_most(0.95))
-                        .refute(at_least(0.98)),
-                )
+                .rule(lowest(RATE).of(beyond_cores).over_at(Work::Heavy).confirm(at_most(0.95)).refute(at_least(0.98)))
                 .changed(BEYOND)
                 .before(
                     lowest(RATE)
                         .of(three_per_core)
-                        .over(|c: &Loading| c.transform == Work::Heavy && matches!(c.workers, Nobody | PerCore | ThreePerCore))
+                        .over_at(Work::Heavy)
+                        .over_at([Nobody, PerCore, ThreePerCore])
                         .confirm(at_most(0.95))
                         .refute(at_least(0.98)),
                 ),

@@ -58,7 +58,7 @@ fn memory() -> Grid<Offloading> {
         .claim(
             Claim::new("offload-activations", "this lab", "save_on_cpu over the forward pass leaves at most half of the peak")
                 .on(BY_PYTHON)
-                .rule(ratio(PEAK).of(|c: &Offloading| c.offloaded == Activations).confirm(at_most(0.5)).refute(at_least(0.7))),
+                .rule(ratio(PEAK).at(Activations).confirm(at_most(0.5)).refute(at_least(0.7))),
         )
         .claim(
             Claim::new(
@@ -67,7 +67,7 @@ fn memory() -> Grid<Offloading> {
                 "an optimizer on the CPU takes its state off the GPU: at least a tenth of the peak",
             )
             .on(BY_PYTHON)
-            .rule(ratio(PEAK).of(|c: &Offloading| c.offloaded == Optimizer).confirm(at_most(0.9)).refute(at_least(0.97))),
+            .rule(ratio(PEAK).at(Optimizer).confirm(at_most(0.9)).refute(at_least(0.97))),
         )
         // Set on 25 November 2026, before any figure of a second stream.
         .claim(
@@ -77,16 +77,10 @@ fn memory() -> Grid<Offloading> {
                 "copies on a second stream leave at most a tenth more of the peak than save_on_cpu",
             )
             .on(BY_PYTHON)
-            .rule(
-                highest(PEAK)
-                    .of(|c: &Offloading| c.offloaded == SecondStream)
-                    .over(|c: &Offloading| c.offloaded == Activations)
-                    .confirm(at_most(1.1))
-                    .refute(at_least(1.3)),
-            ),
+            .rule(highest(PEAK).at(SecondStream).over_at(Activations).confirm(at_most(1.1)).refute(at_least(1.3))),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "torchtune-offloading",
                 "torchtune, README.md, 'Optimization flags'",
                 "Llama 3.2 3B on an A100: activation offloading takes 23.1 to 21.8 GiB, and 7,309 to 7,301 tokens a second",

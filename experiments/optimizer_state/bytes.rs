@@ -28,7 +28,7 @@ pub fn grid() -> Grid<Bytes> {
         .check(|c| relation(c.implementation))
         .claim(
             Claim::new("step-optimizer", "4", "an optimizer's state: Adam keeps twice the model, RMSProp once")
-                .rule(agreement(STATE, CLAIMED, 0.95..=1.05, 1.0).of(|c: &Bytes| matches!(c.optimizer, Adam | Rmsprop))),
+                .rule(agreement(STATE, CLAIMED, 0.95..=1.05, 1.0).at([Adam, Rmsprop])),
         )
         .claim(
             Claim::new(
@@ -40,8 +40,8 @@ pub fn grid() -> Grid<Bytes> {
             .rule(value(TEMPORARY_RATIO).of(adam(Fused)).confirm(at_most(0.05)).refute(at_least(0.50)))
             .changed("22 November 2026: made a claim when the figures had been seen; it was a picture before."),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "vit-l16-temporaries",
                 "PyTorch tutorial, optimizer step fused into the backward pass",
                 "ViT-L/16 with Adam: parameters 1.2 GB, state 2.4 GB, and in the step 1.2 GB of temporaries, for foreach only",

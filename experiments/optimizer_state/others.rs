@@ -24,14 +24,12 @@ pub fn bytes() -> Grid<Others> {
         .claim(
             Claim::new("lion-state", "Chen et al., arXiv 2302.06675", "Lion keeps half of AdamW's state: one moment")
                 .on(BY_PYTHON)
-                .rule(
-                    ratio(STATE).of(|c: &Others| c.method == Today::Lion).confirm(within(0.49..=0.51)).refute(outside(0.4..=0.6)),
-                ),
+                .rule(ratio(STATE).at(Today::Lion).confirm(within(0.49..=0.51)).refute(outside(0.4..=0.6))),
         )
         .claim(
             Claim::new("muon-state", "this lab", "Muon for the blocks' matrices takes three tenths off AdamW's state, or more")
                 .on(BY_PYTHON)
-                .rule(ratio(STATE).of(|c: &Others| c.method == Today::Muon).confirm(at_most(0.7)).refute(at_least(0.9))),
+                .rule(ratio(STATE).at(Today::Muon).confirm(at_most(0.7)).refute(at_least(0.9))),
         )
         .claim(
             Claim::new(
@@ -40,7 +38,7 @@ pub fn bytes() -> Grid<Others> {
                 "Muon's step, matrix by matrix, needs at most half of the temporaries of AdamW's default",
             )
             .on(BY_PYTHON)
-            .rule(ratio(STEP_PEAK).of(|c: &Others| c.method == Today::Muon).confirm(at_most(0.5)).refute(at_least(0.9))),
+            .rule(ratio(STEP_PEAK).at(Today::Muon).confirm(at_most(0.5)).refute(at_least(0.9))),
         )
         .no_plots()
 }

@@ -62,8 +62,8 @@ fn memory() -> Grid<Packing> {
                 .on(BY_PYTHON)
                 .rule(value(PADDING).of(varied(Grouped)).confirm(at_most(0.10)).refute(at_least(0.25))),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "padding-free",
                 "fms-acceleration, scripts/benchmarks/refs_orca/a100_80gb_pf.csv",
                 "Mistral 7B in 4 bits with LoRA, eight texts a step, one A100: without padding a step takes 2.96 GB above what stays, and 13.47 GB \

@@ -44,13 +44,13 @@ pub fn grid() -> Grid<Copies> {
                 .on(&[Platform::Gpu])
                 .rule(trend(BANDWIDTH).along::<Bytes>().of(pinned_to_device).holds(at_least(0.8))),
         )
-        .published(
-            Published::new("pin-h2d-gen5", "nvbandwidth logs", "55.4 GB/s from host to device over PCI Express generation 5 x16")
+        .claim(
+            Claim::published("pin-h2d-gen5", "nvbandwidth logs", "55.4 GB/s from host to device over PCI Express generation 5 x16")
                 .rule(value(BANDWIDTH).of(largest(ToDevice, 1 << 30)).reproduces(55.4e9))
                 .setup("nvbandwidth copies without PyTorch. Comparable on a link of generation 5 with 16 lanes: see the share of the link."),
         )
-        .published(
-            Published::new("pin-d2h-gen5", "nvbandwidth logs", "55.2 GB/s from device to host over PCI Express generation 5 x16")
+        .claim(
+            Claim::published("pin-d2h-gen5", "nvbandwidth logs", "55.2 GB/s from device to host over PCI Express generation 5 x16")
                 .rule(value(BANDWIDTH).of(largest(ToHost, 256 << 20)).reproduces(55.2e9))
                 .setup("As for the other direction."),
         )

@@ -37,8 +37,8 @@ pub fn grid() -> Grid<FineTuning> {
                 .rule(agreement(PREDICTED_HIGHEST, MEASURED_HIGHEST, 0.999..=1.001, 1.0).of(whole))
                 .on(DRY_BY_PYTHON),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "padding-free-whole",
                 SOURCE,
                 "Mistral 7B, all of it trained in fp16, eight texts a step, one A100: at most 72.47 GB with padding and 72.46 GB without",
@@ -51,8 +51,8 @@ pub fn grid() -> Grid<FineTuning> {
                  long as the source's are on average, by its tokens and seconds; no FlashAttention.",
             ),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "qlora-mistral",
                 SOURCE,
                 "Mistral 7B in 4 bits, its constants quantised, too, with LoRA of rank 16 on attention: 4.306 GB stay after training",

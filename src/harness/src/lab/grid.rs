@@ -1,6 +1,6 @@
 //! A grid: the cells of one kind, what runs them, what each must show, and what they answer.
 
-use super::claims::{Claim, ClaimDef, Published, Rule};
+use super::claims::{Claim, ClaimDef, Rule};
 use super::levels::{Cell, FactorText, Has, Level};
 use super::metrics;
 use super::plots::{Plot, bars};
@@ -124,7 +124,6 @@ pub struct Grid<C> {
     metrics: Vec<Metric>,
     claims: Vec<Claim<C>>,
     answers: Vec<(&'static str, Rule<C>)>,
-    published: Vec<Published<C>>,
     plots: Option<Vec<Plot<C>>>,
 }
 
@@ -142,7 +141,6 @@ impl<C: Cell> Grid<C> {
             metrics: Vec::new(),
             claims: Vec::new(),
             answers: Vec::new(),
-            published: Vec::new(),
             plots: None,
         }
     }
@@ -207,19 +205,16 @@ impl<C: Cell> Grid<C> {
         self
     }
 
+    /// A claim or a published figure; those of others come last.
     pub fn claim(mut self, claim: Claim<C>) -> Self {
         self.claims.push(claim);
+        self.claims.sort_by_key(|claim| claim.stated.is_published);
         self
     }
 
     /// Another part of a claim or a published figure that stands with another grid of this protocol.
     pub fn answers(mut self, id: &'static str, rule: Rule<C>) -> Self {
         self.answers.push((id, rule));
-        self
-    }
-
-    pub fn published(mut self, published: Published<C>) -> Self {
-        self.published.push(published);
         self
     }
 
@@ -271,7 +266,7 @@ impl<C: Cell> Grid<C> {
 
     /// The metrics that tables show: the grid's own, those of its claims and pictures, and the usual ones.
     fn all_metrics(&self, passes: Passes) -> impl Iterator<Item = Metric> {
-        let claimed = self.claims.iter().flat_map(ClaimDef::metrics).chain(self.published.iter().flat_map(ClaimDef::metrics));
+        let claimed = self.claims.iter().flat_map(ClaimDef::metrics);
         let answered = self.answers.iter().flat_map(|(_, rule)| rule.metrics.iter().copied());
         let plotted = self.plots.iter().flatten().map(|plot| plot.metric);
         let usual = [(CHECK, metrics::COMPARED), (COUNT, metrics::COUNTED), (ROUNDS, metrics::TIMED)];
@@ -317,10 +312,9 @@ pub(super) struct Said {
     pub grids: Vec<PlainGrid>,
     pub checks: Vec<protocol::Check>,
     pub metrics: Vec<Metric>,
-    pub claims: Vec<ClaimDef<protocol::Claim, PlainRule>>,
+    pub claims: Vec<ClaimDef<PlainRule>>,
     /// Parts of claims and published figures that may stand with another grid.
     pub answers: Vec<(&'static str, PlainRule)>,
-    pub published: Vec<ClaimDef<protocol::Published, PlainRule>>,
     pub plots: Vec<(PlainPlot, Vec<PlainCell>)>,
     pub mistakes: Vec<String>,
 }
@@ -375,10 +369,6 @@ impl<C: Cell> AnyGrid for Grid<C> {
         for ClaimDef { stated, rules, changed, before } in &self.claims {
             let (rules, before) = (plain(&stated.id, rules), plain(&stated.id, before));
             said.claims.push(ClaimDef { stated: stated.clone(), rules, changed: *changed, before });
-        }
-        for ClaimDef { stated, rules, changed, before } in &self.published {
-            let (rules, before) = (plain(&stated.id, rules), plain(&stated.id, before));
-            said.published.push(ClaimDef { stated: stated.clone(), rules, changed: *changed, before });
         }
         for (id, rule) in &self.answers {
             said.answers.extend(plain(id, slice::from_ref(rule)).into_iter().map(|rule| (*id, rule)));

@@ -21,8 +21,8 @@ pub use crate::number;
 pub use crate::python_test;
 pub use anyhow::{Context, Result, bail, ensure};
 pub use claims::{
-    Claim, Published, Rule, agreement, at_least, at_most, false_alarms, frequency, growth, highest, lowest, outside, ratio, trend,
-    value, within,
+    Claim, Rule, agreement, at_least, at_most, false_alarms, frequency, growth, highest, lowest, outside, ratio, trend, value,
+    within,
 };
 pub use grid::{CHECK, COUNT, Choose, Chosen, Grid, Passes, ROUNDS, differs, equal, missing, raises, scaled};
 pub use levels::{AllocConf, By, Cell, DeviceMemory, Dtype, FactorText, Has, Level, Many, ModelName, Precision, Threads, spelling};
