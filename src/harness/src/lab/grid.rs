@@ -253,9 +253,6 @@ impl<C: Cell> Grid<C> {
     }
 
     /// Sets up a cell, planned or not.
-    ///
-    /// # Errors
-    /// What its setup fails with.
     pub fn step(&self, cell: C, bench: &Bench) -> Result<Step> {
         (self.set_up)(cell, bench)
     }

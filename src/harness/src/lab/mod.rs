@@ -48,10 +48,7 @@ pub fn bytes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> i64 {
     there.map(|tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as i64).sum()
 }
 
-/// The step of a cell that PyTorch in Python runs: its `step.py` has it.
-///
-/// # Errors
-/// Always.
+/// The step of a cell that PyTorch in Python runs: its `step.py` has it, and here it always fails.
 pub fn in_python<C: Cell>(_: C, _: &Bench) -> Result<Step> {
     bail!("PyTorch in Python runs this cell")
 }

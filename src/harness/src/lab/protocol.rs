@@ -67,18 +67,12 @@ impl Protocol {
     }
 
     /// Sets up a planned cell.
-    ///
-    /// # Errors
-    /// No grid plans the cell; what its setup fails with.
     pub fn prepare(&self, cell: &PlainCell, bench: &Bench) -> Result<Step> {
         let step = self.grids.iter().find_map(|grid| grid.step_of(cell, bench));
         step.with_context(|| format!("no cell '{cell}' is planned"))?
     }
 
     /// The protocol as plain data, or everything that is wrong with it.
-    ///
-    /// # Errors
-    /// Each mistake.
     pub fn plain(&self) -> Result<PlainProtocol, Vec<String>> {
         let mut all: Vec<PlainCell> = self.grids.iter().flat_map(|grid| grid.plain_cells()).collect();
         all.sort();

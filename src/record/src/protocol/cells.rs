@@ -193,10 +193,7 @@ impl PlainCell {
         Some(self.without(factors)).filter(|name| !name.is_empty()).unwrap_or_else(|| self.to_string())
     }
 
-    /// Parses a canonical text.
-    ///
-    /// # Errors
-    /// A term that is not `factor=level`, or no term at all.
+    /// Parses a canonical text: one `factor=level`, or more.
     pub fn parse(text: &str) -> std::result::Result<PlainCell, String> {
         let terms = text.split(' ').map(|term| match term.split_once('=') {
             Some((factor, level)) if !factor.is_empty() && !level.is_empty() => Ok((factor.into(), level.into())),

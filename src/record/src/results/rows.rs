@@ -198,9 +198,6 @@ pub(super) fn write(passes: &[PassRecord], header: bool) -> Result<Vec<u8>> {
 }
 
 /// Reads a file of results. What is none, a pipe for instance, may never come to an end.
-///
-/// # Errors
-/// It is no file, or cannot be read; with its name.
 pub fn read_file(path: &Path) -> Result<Vec<u8>> {
     let reading = || format!("reading {}", path.display());
     ensure!(std::fs::metadata(path).with_context(reading)?.is_file(), "{} is no file", path.display());
