@@ -56,6 +56,7 @@ fn memory() -> Grid<Adapters> {
         .quick_and_full(Adapters::cross("sd-unet", 1, Nothing, [Everything, All8], By::Pytorch))
         .passes(COUNT)
         .on(CUDA)
+        .judged_on(BY_PYTHON)
         .metrics(&[TRAINED, TRAINING])
         .claim(
             Claim::new(
@@ -63,7 +64,6 @@ fn memory() -> Grid<Adapters> {
                 "Hu et al., arXiv 2106.09685",
                 "LoRA lowers memory by up to two thirds (GPT-3: 1.2 TB to 350 GB)",
             )
-            .on(BY_PYTHON)
             .rule(ratio(PEAK).at(All8).confirm(at_most(0.35)).refute(at_least(0.5))),
         )
         .claim(
@@ -72,12 +72,10 @@ fn memory() -> Grid<Adapters> {
                 "this lab",
                 "LoRA on every linear layer leaves the activations as they are, within a tenth",
             )
-            .on(BY_PYTHON)
             .rule(ratio(ACTIVATIONS).at(All8).at(Nothing).confirm(within(0.9..=1.1)).refute(outside(0.75..=1.25))),
         )
         .claim(
             Claim::new("lora-rank", "this lab", "rank 128 in place of 8 raises the peak by less than a tenth")
-                .on(BY_PYTHON)
                 .rule(highest(PEAK).at(All128).over_at(All8).holds(at_most(1.1))),
         )
         // DoRA's, set on 25 November 2026, before any figure of it.
@@ -87,7 +85,6 @@ fn memory() -> Grid<Adapters> {
                 "Liu et al., arXiv 2402.09353",
                 "DoRA has hardly more to train than LoRA: a tenth at most of its gradients and state",
             )
-            .on(BY_PYTHON)
             .rule(highest(TRAINING).at(Dora8).over_at(All8).holds(at_most(1.1))),
         )
         .claim(
@@ -96,7 +93,6 @@ fn memory() -> Grid<Adapters> {
                 "this lab",
                 "DoRA keeps a quarter more activations than LoRA, or more: the results that its lengths multiply",
             )
-            .on(BY_PYTHON)
             .rule(
                 lowest(ACTIVATIONS)
                     .at(Dora8)

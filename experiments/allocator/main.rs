@@ -56,6 +56,7 @@ fn run() -> Grid<Run> {
         .smoke(Run::cross("gpt-2x64", 8, 4, [DEFAULT, EXPANDABLE]))
         .passes(CHECK | COUNT)
         .on(CUDA)
+        .judged_on(CUDA)
         .metrics(&[RESERVED, ALLOCATED])
         .check(|_| equal(1e-4))
         .claim(
@@ -64,7 +65,6 @@ fn run() -> Grid<Run> {
                 "huggingface/peft#2894",
                 "expandable segments lower the reserved peak of a run with varying lengths by a tenth or more",
             )
-            .on(CUDA)
             .rule(ratio(RESERVED).of(setting(EXPANDABLE)).confirm(at_most(0.9)).refute(at_least(0.98))),
         )
         .claim(
@@ -73,7 +73,6 @@ fn run() -> Grid<Run> {
                 "PyTorch, notes on CUDA",
                 "max_split_size_mb prevents fragmentation: the reserved peak falls by a twentieth or more",
             )
-            .on(CUDA)
             .rule(ratio(RESERVED).of(setting(MAX_SPLIT)).confirm(at_most(0.95)).refute(at_least(1.0))),
         )
         .claim(
@@ -82,7 +81,6 @@ fn run() -> Grid<Run> {
                 "PyTorch, notes on CUDA",
                 "garbage_collection_threshold gives unused blocks back: the reserved peak falls by a twentieth or more",
             )
-            .on(CUDA)
             .rule(ratio(RESERVED).of(setting(COLLECTED)).confirm(at_most(0.95)).refute(at_least(0.99)))
             .changed(
                 "23 November 2026: refuted from 0.99 on. It had been 1.00, at which a setting that does nothing was inconclusive.",

@@ -31,10 +31,10 @@ pub fn memory() -> Grid<Selective> {
         .quick_and_full(Selective::cross("sd-unet", 6, [Everything, Products, Inputs], By::Pytorch))
         .passes(COUNT)
         .on(CUDA)
+        .judged_on(BY_PYTHON)
         .metrics(&[FLOPS])
         .claim(
             Claim::new("selective-every-block", "this lab", "a checkpoint of every block costs a quarter to two fifths more FLOPs")
-                .on(BY_PYTHON)
                 .rule(ratio(FLOPS).of(keeping(Inputs)).confirm(within(1.25..=1.4)).refute(outside(1.2..=1.45))),
         )
         .claim(
@@ -43,7 +43,6 @@ pub fn memory() -> Grid<Selective> {
                 "torchtitan",
                 "keeping every second product halves what a checkpoint costs: at most a fifth more FLOPs",
             )
-            .on(BY_PYTHON)
             .rule(ratio(FLOPS).of(keeping(EverySecondProduct)).confirm(at_most(1.2)).refute(at_least(1.25)))
             .rule(ratio(ACTIVATIONS).of(keeping(EverySecondProduct)).confirm(at_most(0.6)).refute(at_least(0.8))),
         )
@@ -53,7 +52,6 @@ pub fn memory() -> Grid<Selective> {
                 "this lab",
                 "with all products kept no FLOPs are added, and a quarter of the activations or more is saved",
             )
-            .on(BY_PYTHON)
             .rule(ratio(FLOPS).of(keeping(Products)).confirm(at_most(1.02)).refute(at_least(1.05)))
             .rule(ratio(ACTIVATIONS).of(keeping(Products)).confirm(at_most(0.75)).refute(at_least(0.9))),
         )

@@ -20,15 +20,14 @@ pub fn bytes() -> Grid<Others> {
         .quick_and_full(Others::cross(["gpt2", "llama-1b", "vit-l16"], Today::ALL, By::Pytorch))
         .passes(COUNT)
         .on(CUDA)
+        .judged_on(BY_PYTHON)
         .metrics(&[STATE, STATE_RATIO, STEP_PEAK, TEMPORARY_RATIO])
         .claim(
             Claim::new("lion-state", "Chen et al., arXiv 2302.06675", "Lion keeps half of AdamW's state: one moment")
-                .on(BY_PYTHON)
                 .rule(ratio(STATE).at(Today::Lion).confirm(within(0.49..=0.51)).refute(outside(0.4..=0.6))),
         )
         .claim(
             Claim::new("muon-state", "this lab", "Muon for the blocks' matrices takes three tenths off AdamW's state, or more")
-                .on(BY_PYTHON)
                 .rule(ratio(STATE).at(Today::Muon).confirm(at_most(0.7)).refute(at_least(0.9))),
         )
         .claim(
@@ -37,7 +36,6 @@ pub fn bytes() -> Grid<Others> {
                 "this lab",
                 "Muon's step, matrix by matrix, needs at most half of the temporaries of AdamW's default",
             )
-            .on(BY_PYTHON)
             .rule(ratio(STEP_PEAK).at(Today::Muon).confirm(at_most(0.5)).refute(at_least(0.9))),
         )
         .no_plots()

@@ -49,17 +49,16 @@ fn memory() -> Grid<Packing> {
         .quick_and_full(Packing::cross("llama-12x768", Lengths::ALL, Arranged::ALL, By::Pytorch))
         .passes(COUNT)
         .on(CUDA)
+        .judged_on(BY_PYTHON)
         .metrics(&[PADDING, USEFUL, PER_TOKEN])
         .claim(
             // Set on 23 November 2026, before any figure.
             Claim::new("packing-memory", "this lab", "where lengths vary packing halves the memory for each useful token")
-                .on(BY_PYTHON)
                 .rule(ratio(PER_TOKEN).of(varied(Packed)).confirm(at_most(0.5)).refute(at_least(0.9))),
         )
         .claim(
             // Set on 23 November 2026, before any figure.
             Claim::new("grouping-padding", "this lab", "grouping by length leaves a tenth of padding at most")
-                .on(BY_PYTHON)
                 .rule(value(PADDING).of(varied(Grouped)).confirm(at_most(0.10)).refute(at_least(0.25))),
         )
         .claim(
@@ -69,7 +68,6 @@ fn memory() -> Grid<Packing> {
                 "Mistral 7B in 4 bits with LoRA, eight texts a step, one A100: without padding a step takes 2.96 GB above what stays, and 13.47 GB \
                  with it; the run takes 841 s, and 1,272 s with it",
             )
-            .on(BY_PYTHON)
             // The figure of ours had been recorded before this was set.
             .rule(ratio(PER_TOKEN).of(varied(Packed)).reproduces(2.96 / 13.47))
             .setup(

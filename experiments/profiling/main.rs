@@ -93,29 +93,26 @@ fn grid() -> Grid<Looked> {
         .on(&[Platform::Cpu, Platform::Gpu]) // the profiler does not run beside a simulated GPU
         .metrics(&[WHOLE, RECORDING, TIME_TOLD, MEMORY_TOLD, EVENTS, FILE, HOST, ALLOCATED_SHARE, RESERVED_SHARE])
         .check(|_| equal(1e-5)) // the same kernels on the same numbers: who looks changes nothing
+        .judged_on(&[Platform::Python])
         .claim(
             Claim::new("profiler", "2 3", "profiling tools show time and memory by operation")
-                .on(&[Platform::Python])
                 .rule(value(MEMORY_TOLD).of(profilers).confirm(at_least(0.95)).refute(at_most(0.05)))
                 .rule(value(TIME_TOLD).of(profilers).confirm(at_least(0.75)).refute(at_most(0.50))),
         )
         .claim(
             // Thresholds of 22 November 2026, before the first run.
             Claim::new("profiler-recipe", "3", "the recipe leaves a trace of three steps with time and memory by operation")
-                .on(&[Platform::Python])
                 .rule(value(TRACED_STEPS).at(Recipe).holds(within(3.0..=3.0)))
                 .rule(value(TRACED_MEMORY).at(Recipe).confirm(at_least(1.0)).refute(at_most(0.0))),
         )
         .claim(
             // Thresholds of 22 November 2026, before the first run: as profiler's, and as peak-statistics'.
             Claim::new("memlab", "2", "pytorch_memlab shows what takes memory, line by line")
-                .on(&[Platform::Python])
                 .rule(value(MEMORY_TOLD).at(Memlab).confirm(at_least(0.95)).refute(at_most(0.05)))
                 .rule(value(PEAK_TOLD).at(Memlab).confirm(within(0.99..=1.01)).refute(outside(0.90..=1.10))),
         )
         .claim(
             Claim::new("peak-statistics", "2 3", "max_memory_allocated is the peak GPU memory")
-                .on(&[Platform::Python])
                 .rule(value(ALLOCATED_SHARE).at(Statistics).confirm(at_least(0.95)).refute(at_most(0.90))),
         )
         .plot(bars(RECORDING).named("cost").caption("Time of a step while a tool records it, against no tool").by::<Bound>())

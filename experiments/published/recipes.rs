@@ -48,7 +48,7 @@ cell! { LowRank { model: ModelName, moments: Moments, by: By } }
 
 /// Cells of a recipe, on whatever allocates as a GPU does.
 fn recipe<C: Cell>(name: &'static str, cells: Vec<C>) -> Grid<C> {
-    Grid::new(name, in_python).quick_and_full(cells).on(CUDA).no_plots()
+    Grid::new(name, in_python).quick_and_full(cells).on(CUDA).judged_on(BY_PYTHON).no_plots()
 }
 
 pub fn in_backward() -> Grid<Backward> {
@@ -63,7 +63,6 @@ pub fn in_backward() -> Grid<Backward> {
                 "PyTorch tutorial 'How to save memory by fusing the optimizer step into the backward pass'",
                 "ViT-L/16, Adam, batch 1: the peak falls from about 6 GB to about 4 GB",
             )
-            .on(BY_PYTHON)
             .rule(peak(Stepping::InTheEnd, 6e9))
             .rule(peak(Stepping::InBackward, 4e9))
             .setup("The same model of torchvision's with random parameters, and the same hooks."),
@@ -82,7 +81,6 @@ pub fn few_bits() -> Grid<FewBits> {
                 "ViT-H fine-tuned in bf16 (autocast), batch 8: at most 12.94 GB with PyTorch's AdamW, 8.31 GB with state of 8 bits, 7.72 GB \
                  with 4 bits",
             )
-            .on(BY_PYTHON)
             .rule(peak(32, 12.94e9))
             .rule(peak(8, 8.31e9))
             .rule(peak(4, 7.72e9))
@@ -105,7 +103,6 @@ pub fn tiled_loss() -> Grid<TiledLoss> {
                 "Bekman et al., arXiv 2506.13996 (ALST)",
                 "Llama 3.1 8B, 16000 tokens, whose logits take 7.65 GiB in fp32: tiles of 1 GiB save more than 14 GiB of the loss",
             )
-            .on(BY_PYTHON)
             // 'More than': a bound, and no figure to come near to.
             .rule(value(SAVED).at(Loss::Tiled).holds(at_least(14.0 / 7.65)))
             .changed("25 November 2026: the source says 'more than', so more is judged as reproduced; the figures had been seen.")
@@ -121,7 +118,6 @@ pub fn low_rank() -> Grid<LowRank> {
         .metrics(&[STATE, LEFT])
         .claim(
             Claim::published("galore-state", "Zhao et al., arXiv 2403.03507 (GaLore)", "up to 65.5 % less memory for optimizer states")
-                .on(BY_PYTHON)
                 .rule(value(LEFT).at(Moments::OfProjections).reproduces(1.0 - 0.655))
                 .setup(
                     "LLaMA 7B with rank 1024, as it was trained, state in bf16, projections included. Embeddings, head and norms are not \
@@ -144,7 +140,6 @@ pub fn cut_loss() -> Grid<CutLoss> {
                 "Wijmans et al., arXiv 2411.09009, table 1: CCE",
                 "Gemma 2 (2B), 8,192 tokens in bf16, on an A100: 1 MB for the loss, 1,163 MB for its gradient, 1,164 MB for both",
             )
-            .on(BY_PYTHON)
             .rule(capped(OF_LOSS).holds(within(0.5 * MIB..=1.5 * MIB)))
             .rule(capped(OF_GRADIENT).reproduces(1163.0 * MIB))
             .rule(capped(OF_BOTH).reproduces(1164.0 * MIB))
@@ -173,7 +168,6 @@ pub fn offload() -> Grid<Offload> {
                 "ViT-g/14 (DINOv2, 1.1B), all in bf16, checkpoints, batch 32: 9.82 GB with AdamW on the GPU, 5.24 GB with it on the host, 4.01 GB \
                  with gradients there, too",
             )
-            .on(BY_PYTHON)
             .rule(peak(Nothing, 9.82e9))
             .rule(peak(Optimizer, 5.24e9))
             .rule(peak(Gradients, 4.01e9))
@@ -189,7 +183,6 @@ pub fn offload() -> Grid<Offload> {
                 "Adam in mixed precision: 16 bytes of model state for each parameter, of which 2 stay on the GPU; so a V100 with 32 GB trains \
                  13 billion parameters",
             )
-            .on(BY_PYTHON)
             .rule(state(Nothing, 16.0))
             .rule(state(Gradients, 2.0))
             .setup("GPT-2 124M: bytes for each parameter are the same at any size. 13 billion are 26 GB then; nothing as large is run here."),
@@ -208,7 +201,6 @@ pub fn tuning() -> Grid<Tuning> {
                 "Dettmers et al., arXiv 2305.14314 (QLoRA), section 3",
                 "quantising the constants takes them from 0.5 to 0.127 bits for each parameter",
             )
-            .on(BY_PYTHON)
             .rule(of(CONSTANTS, "llama-65b", Tuned::FourBits).reproduces(0.5))
             .rule(of(CONSTANTS, "llama-65b", Tuned::DoublyQuantised).reproduces(0.127))
             .setup("Counted over a layer's linear layers: a constant for each 64 weights, and one for each 256 of those; tables are not counted."),
@@ -219,7 +211,6 @@ pub fn tuning() -> Grid<Tuning> {
                 "Dettmers et al., arXiv 2305.14314 (QLoRA)",
                 "LLaMA 65B: more than 780 GB to fine-tune in 16 bits, less than 48 GB with QLoRA",
             )
-            .on(BY_PYTHON)
             .rule(of(KEPT, "llama-65b", Tuned::Whole).holds(at_least(780e9)))
             .rule(of(KEPT, "llama-65b", Tuned::DoublyQuantised).holds(at_most(48e9)))
             .setup(

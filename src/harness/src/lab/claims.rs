@@ -261,13 +261,14 @@ impl<C: Cell> Claim<C> {
         ClaimDef { stated, rules: Vec::new(), changed: None, before: Vec::new() }
     }
 
-    /// A figure that someone published, as its source gives it, which a GPU's figures may be put against.
+    /// A figure that someone published, as its source gives it.
     pub fn published(id: &str, source: &str, figure: &str) -> Self {
         let claim = Self::new(id, source, figure);
-        ClaimDef { stated: Stated { is_published: true, judged_on: vec![Platform::Gpu], ..claim.stated }, ..claim }
+        ClaimDef { stated: Stated { is_published: true, ..claim.stated }, ..claim }
     }
 
-    /// Whose figures may carry a verdict; else those of CPUs and GPUs and, where bytes are counted, the simulated GPU's.
+    /// Whose figures may carry a verdict; else those that [`Grid::judged_on`](super::Grid::judged_on) names, or, about a published figure,
+    /// GPUs', or those of CPUs and GPUs and, where bytes are counted, the simulated GPU's.
     pub fn on(mut self, platforms: &[Platform]) -> Self {
         self.stated.judged_on = platforms.to_vec();
         self

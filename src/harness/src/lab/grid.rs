@@ -1,6 +1,6 @@
 //! A grid: the cells of one kind, what runs them, what each must show, and what they answer.
 
-use super::claims::{Claim, ClaimDef, Rule};
+use super::claims::{Claim, ClaimDef, Rule, Stated};
 use super::levels::{Cell, FactorText, Has, Level};
 use super::metrics;
 use super::plots::{Plot, bars};
@@ -122,6 +122,7 @@ pub struct Grid<C> {
     on: Vec<Platform>,
     check: Option<Check<C>>,
     metrics: Vec<Metric>,
+    judged_on: Vec<Platform>,
     claims: Vec<Claim<C>>,
     answers: Vec<(&'static str, Rule<C>)>,
     plots: Option<Vec<Plot<C>>>,
@@ -139,6 +140,7 @@ impl<C: Cell> Grid<C> {
             on: Vec::new(),
             check: None,
             metrics: Vec::new(),
+            judged_on: Vec::new(),
             claims: Vec::new(),
             answers: Vec::new(),
             plots: None,
@@ -203,6 +205,11 @@ impl<C: Cell> Grid<C> {
     pub fn metrics(mut self, metrics: &[Metric]) -> Self {
         self.metrics.extend_from_slice(metrics);
         self
+    }
+
+    /// Whose figures may carry a verdict about the claims that do not say so themselves.
+    pub fn judged_on(self, platforms: &[Platform]) -> Self {
+        Grid { judged_on: platforms.to_vec(), ..self }
     }
 
     /// A claim or a published figure; those of others come last.
@@ -365,7 +372,9 @@ impl<C: Cell> AnyGrid for Grid<C> {
         };
         for ClaimDef { stated, rules, changed, before } in &self.claims {
             let (rules, before) = (plain(&stated.id, rules), plain(&stated.id, before));
-            said.claims.push(ClaimDef { stated: stated.clone(), rules, changed: *changed, before });
+            let judged_on = if stated.judged_on.is_empty() { &self.judged_on } else { &stated.judged_on };
+            let stated = Stated { judged_on: judged_on.clone(), ..stated.clone() };
+            said.claims.push(ClaimDef { stated, rules, changed: *changed, before });
         }
         for (id, rule) in &self.answers {
             said.answers.extend(plain(id, slice::from_ref(rule)).into_iter().map(|rule| (*id, rule)));

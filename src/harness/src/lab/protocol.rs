@@ -96,6 +96,9 @@ impl Protocol {
         for ClaimDef { stated, rules, changed, before } in stated {
             let Stated { id, from, text, mut judged_on, about_the_lab, is_published, setup } = stated;
             if is_published {
+                if judged_on.is_empty() {
+                    judged_on.push(Platform::Gpu);
+                }
                 let rule = (!rules.is_empty()).then(|| whole(rules, changed, before));
                 published.push(protocol::Published { id, source: from, figure: text, judged_on, rule, setup });
                 continue;

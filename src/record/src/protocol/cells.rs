@@ -75,11 +75,7 @@ impl fmt::Display for Pass {
 
 impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.pad(match self {
-            Profile::Smoke => "smoke",
-            Profile::Quick => "quick",
-            Profile::Full => "full",
-        })
+        self.serialize(f)
     }
 }
 

@@ -33,15 +33,7 @@ impl Status {
 
 impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.pad(match self {
-            Status::Ok => "ok",
-            Status::Oom => "oom",
-            Status::Skipped => "skipped",
-            Status::Error => "error",
-            Status::Timeout => "timeout",
-            Status::Crashed => "crashed",
-            Status::Invalid => "invalid",
-        })
+        self.serialize(f)
     }
 }
 
