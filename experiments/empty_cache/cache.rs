@@ -76,14 +76,7 @@ mod tests {
 
     #[test]
     fn the_check_sees_a_step_that_is_left_out() {
-        let cell = Cache {
-            model: ModelName("gpt-2x64"),
-            batch: Batch(2),
-            steps: Steps(3),
-            neighbour: Neighbour::Nobody,
-            conf: AllocConf("default"),
-            policy: Policy::EveryStep,
-        };
+        let cell = Cache::cross("gpt-2x64", 2, 3, Neighbour::Nobody, "default", Policy::EveryStep)[0];
         check(&protocol(), cell).holds();
         broken(&protocol(), cell, |bench| step(with(cell, Steps(2)), bench)).sees("parameter: expected equal");
     }
