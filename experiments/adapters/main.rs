@@ -67,15 +67,11 @@ fn memory() -> Grid<Adapters> {
             .rule(ratio(PEAK).at(All8).confirm(at_most(0.35)).refute(at_least(0.5))),
         )
         .claim(
-            Claim::new(
-                "lora-activations",
-                "this lab",
-                "LoRA on every linear layer leaves the activations as they are, within a tenth",
-            )
-            .rule(ratio(ACTIVATIONS).at(All8).at(Nothing).confirm(within(0.9..=1.1)).refute(outside(0.75..=1.25))),
+            Claim::ours("lora-activations", "LoRA on every linear layer leaves the activations as they are, within a tenth")
+                .rule(ratio(ACTIVATIONS).at(All8).at(Nothing).confirm(within(0.9..=1.1)).refute(outside(0.75..=1.25))),
         )
         .claim(
-            Claim::new("lora-rank", "this lab", "rank 128 in place of 8 raises the peak by less than a tenth")
+            Claim::ours("lora-rank", "rank 128 in place of 8 raises the peak by less than a tenth")
                 .rule(highest(PEAK).at(All128).over_at(All8).holds(at_most(1.1))),
         )
         // DoRA's, set on 25 November 2026, before any figure of it.
@@ -88,9 +84,8 @@ fn memory() -> Grid<Adapters> {
             .rule(highest(TRAINING).at(Dora8).over_at(All8).holds(at_most(1.1))),
         )
         .claim(
-            Claim::new(
+            Claim::ours(
                 "dora-activations",
-                "this lab",
                 "DoRA keeps a quarter more activations than LoRA, or more: the results that its lengths multiply",
             )
             .rule(
@@ -127,13 +122,9 @@ fn merging() -> Grid<Merge> {
         .on(&[Platform::Cpu, Platform::Gpu])
         .check(|_| equal(1e-5)) // products in another order
         .claim(
-            Claim::new(
-                "lora-merged",
-                "this lab",
-                "a model with its matrices merged into the weights says what it said with them beside",
-            )
-            .on(&[Platform::Gpu, Platform::Python])
-            .rule(value(OUTPUT_ERROR).at(Form::Merged).holds(at_most(1e-5))),
+            Claim::ours("lora-merged", "a model with its matrices merged into the weights says what it said with them beside")
+                .on(&[Platform::Gpu, Platform::Python])
+                .rule(value(OUTPUT_ERROR).at(Form::Merged).holds(at_most(1e-5))),
         )
         .no_plots()
 }

@@ -28,9 +28,8 @@ pub fn grid() -> Grid<Length> {
         .check(|c| rounded(c.dtype))
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new(
+            Claim::ours(
                 "attention-linear",
-                "this lab",
                 "explicit attention keeps memory in the square of the length, scaled_dot_product_attention linearly",
             )
             .rule(grows(How::Explicit).confirm(within(1.9..=2.1)).refute(at_most(1.5)))

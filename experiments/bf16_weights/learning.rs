@@ -36,22 +36,14 @@ pub fn grid() -> Grid<Learned> {
         .check(|_| equal(0.1))
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new(
-                "bf16-weights-still",
-                "this lab",
-                "at a learning rate of 1e-5 rounding leaves most bfloat16 weights as they are",
-            )
-            .rule(value(STILL).of(is(Bf16)).confirm(at_least(0.50)).refute(at_most(0.10))),
+            Claim::ours("bf16-weights-still", "at a learning rate of 1e-5 rounding leaves most bfloat16 weights as they are")
+                .rule(value(STILL).of(is(Bf16)).confirm(at_least(0.50)).refute(at_most(0.10))),
         )
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new(
-                "bf16-weights-kept",
-                "this lab",
-                "with stochastic rounding and with Kahan's sum bfloat16 weights learn as fp32 does",
-            )
-            .rule(learns(Stochastic))
-            .rule(learns(Kahan)),
+            Claim::ours("bf16-weights-kept", "with stochastic rounding and with Kahan's sum bfloat16 weights learn as fp32 does")
+                .rule(learns(Stochastic))
+                .rule(learns(Kahan)),
         )
         .plot(bars(LOSS).named("learning").caption("Loss on samples that were not trained on, against fp32's after as many steps"))
 }

@@ -25,15 +25,14 @@ pub fn grid() -> Grid<Memory> {
         .check(|_| equal(0.1))
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new("bf16-weights-half", "this lab", "weights in bfloat16 halve parameters, gradients and optimizer state")
+            Claim::ours("bf16-weights-half", "weights in bfloat16 halve parameters, gradients and optimizer state")
                 .rule(half(PARAMETERS))
                 .rule(half(GRADIENTS))
                 .rule(half(STATE)),
         )
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new("bf16-weights-peak", "this lab", "weights in bfloat16 take 40 % and more off a step's peak")
-                .rule(saved(0.40)),
+            Claim::ours("bf16-weights-peak", "weights in bfloat16 take 40 % and more off a step's peak").rule(saved(0.40)),
         )
         .plot(bars(PEAK).caption("Peak of a training step with AdamW, against fp32"))
 }

@@ -34,7 +34,7 @@ pub fn memory() -> Grid<Selective> {
         .judged_on(BY_PYTHON)
         .metrics(&[FLOPS])
         .claim(
-            Claim::new("selective-every-block", "this lab", "a checkpoint of every block costs a quarter to two fifths more FLOPs")
+            Claim::ours("selective-every-block", "a checkpoint of every block costs a quarter to two fifths more FLOPs")
                 .rule(ratio(FLOPS).of(keeping(Inputs)).confirm(within(1.25..=1.4)).refute(outside(1.2..=1.45))),
         )
         .claim(
@@ -47,9 +47,8 @@ pub fn memory() -> Grid<Selective> {
             .rule(ratio(ACTIVATIONS).of(keeping(EverySecondProduct)).confirm(at_most(0.6)).refute(at_least(0.8))),
         )
         .claim(
-            Claim::new(
+            Claim::ours(
                 "selective-products",
-                "this lab",
                 "with all products kept no FLOPs are added, and a quarter of the activations or more is saved",
             )
             .rule(ratio(FLOPS).of(keeping(Products)).confirm(at_most(1.02)).refute(at_least(1.05)))
@@ -71,7 +70,7 @@ pub fn same_gradients() -> Grid<Selective> {
         .on(&[Platform::Cpu, Platform::Gpu])
         .check(|_| equal(0.0))
         .claim(
-            Claim::new("selective-same", "this lab", "checkpoints with a policy leave the gradients as they are, to the bit")
+            Claim::ours("selective-same", "checkpoints with a policy leave the gradients as they are, to the bit")
                 .on(&[Platform::Gpu, Platform::Python])
                 .rule(value(GRADIENT_ERROR).of(|c: &Selective| c.keeps != Keeps::Everything).holds(at_most(0.0))),
         )

@@ -114,11 +114,11 @@ fn grid() -> Grid<Compiling> {
             ),
         )
         .claim(
-            Claim::new("compile-launches", "this lab", "a compiled step launches a third fewer kernels, or fewer still")
+            Claim::ours("compile-launches", "a compiled step launches a third fewer kernels, or fewer still")
                 .rule(ratio(LAUNCHES).at(Compiled).confirm(at_most(0.67)).refute(at_least(0.9))),
         )
         .claim(
-            Claim::new("compile-graphs", "this lab", "CUDA graphs take a tenth more memory, or more")
+            Claim::ours("compile-graphs", "CUDA graphs take a tenth more memory, or more")
                 .rule(ratio(RESERVED).at(ReduceOverhead).confirm(at_least(1.1)).refute(at_most(1.0))),
         )
         .claim(

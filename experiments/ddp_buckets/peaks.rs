@@ -20,9 +20,8 @@ pub fn grid() -> Grid<Peaks> {
         .on(EVERYWHERE)
         .metrics(&[PEAK, SAVED])
         .claim(
-            Claim::new(
+            Claim::ours(
                 "ddp-view-default",
-                "this lab",
                 "with PyTorch's defaults, where zero_grad drops gradients, gradient_as_bucket_view lowers a step's peak by one copy of them",
             )
             .on(BY_PYTHON)

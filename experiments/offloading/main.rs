@@ -56,7 +56,7 @@ fn memory() -> Grid<Offloading> {
         .on(CUDA)
         .metrics(&[HOST, MOVED])
         .claim(
-            Claim::new("offload-activations", "this lab", "save_on_cpu over the forward pass leaves at most half of the peak")
+            Claim::ours("offload-activations", "save_on_cpu over the forward pass leaves at most half of the peak")
                 .on(BY_PYTHON)
                 .rule(ratio(PEAK).at(Activations).confirm(at_most(0.5)).refute(at_least(0.7))),
         )
@@ -108,7 +108,7 @@ fn training() -> Grid<Offloading> {
             _ => equal(0.0),
         })
         .claim(
-            Claim::new("offload-same", "this lab", "offloaded activations leave a training step's result as it is, to the bit")
+            Claim::ours("offload-same", "offloaded activations leave a training step's result as it is, to the bit")
                 .on(&[Platform::Gpu, Platform::Python])
                 .rule(value(PARAMETER_ERROR).of(|c: &Offloading| !matches!(c.offloaded, Nothing | Optimizer)).holds(at_most(0.0))),
         )

@@ -31,9 +31,8 @@ pub fn grid() -> Grid<Bytes> {
                 .rule(agreement(STATE, CLAIMED, 0.95..=1.05, 1.0).at([Adam, Rmsprop])),
         )
         .claim(
-            Claim::new(
+            Claim::ours(
                 "step-temporaries",
-                "this lab",
                 "Adam's step needs temporaries as large as the model with foreach, PyTorch's default on a GPU, and next to none when fused",
             )
             .rule(value(TEMPORARY_RATIO).of(adam(Foreach)).confirm(at_least(0.90)).refute(at_most(0.50)))

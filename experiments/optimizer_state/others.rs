@@ -27,13 +27,12 @@ pub fn bytes() -> Grid<Others> {
                 .rule(ratio(STATE).at(Today::Lion).confirm(within(0.49..=0.51)).refute(outside(0.4..=0.6))),
         )
         .claim(
-            Claim::new("muon-state", "this lab", "Muon for the blocks' matrices takes three tenths off AdamW's state, or more")
+            Claim::ours("muon-state", "Muon for the blocks' matrices takes three tenths off AdamW's state, or more")
                 .rule(ratio(STATE).at(Today::Muon).confirm(at_most(0.7)).refute(at_least(0.9))),
         )
         .claim(
-            Claim::new(
+            Claim::ours(
                 "muon-temporaries",
-                "this lab",
                 "Muon's step, matrix by matrix, needs at most half of the temporaries of AdamW's default",
             )
             .rule(ratio(STEP_PEAK).at(Today::Muon).confirm(at_most(0.5)).refute(at_least(0.9))),

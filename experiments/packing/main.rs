@@ -53,12 +53,12 @@ fn memory() -> Grid<Packing> {
         .metrics(&[PADDING, USEFUL, PER_TOKEN])
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new("packing-memory", "this lab", "where lengths vary packing halves the memory for each useful token")
+            Claim::ours("packing-memory", "where lengths vary packing halves the memory for each useful token")
                 .rule(ratio(PER_TOKEN).of(varied(Packed)).confirm(at_most(0.5)).refute(at_least(0.9))),
         )
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new("grouping-padding", "this lab", "grouping by length leaves a tenth of padding at most")
+            Claim::ours("grouping-padding", "grouping by length leaves a tenth of padding at most")
                 .rule(value(PADDING).of(varied(Grouped)).confirm(at_most(0.10)).refute(at_least(0.25))),
         )
         .claim(
@@ -88,7 +88,7 @@ fn gradients() -> Grid<Packing> {
         .check(|_| equal(1e-4))
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new("packing-same", "this lab", "packed sequences give the gradients of padded ones")
+            Claim::ours("packing-same", "packed sequences give the gradients of padded ones")
                 .on(&[Platform::Gpu, Platform::Python])
                 .rule(value(GRADIENT_ERROR).of(|c: &Packing| c.arranged != Arranged::Padded).holds(at_most(1e-4))),
         )

@@ -24,9 +24,8 @@ pub fn grid() -> Grid<LargestBatch> {
         .full(last)
         .metrics(&[PREDICTED_BATCH, MEASURED_BATCH])
         .claim(
-            Claim::new(
+            Claim::ours(
                 "real-gpu-batches",
-                "this lab",
                 "of the batches that timm's benchmark tries, the simulated GPU says which is the largest that fits",
             )
             .rule(agreement(PREDICTED_BATCH, MEASURED_BATCH, 1.0..=1.0, 0.9))

@@ -25,21 +25,16 @@ pub fn grid() -> Grid<MegatronStep> {
                    the replay was written; that all rows have to be within was set after that. That its fused softmax needs a stand-in was known from two rows.";
     grid.metrics(&[PREDICTED_ALLOCATED, MEASURED_ALLOCATED, PREDICTED_MAXIMUM, MEASURED_MAXIMUM])
         .claim(
-            Claim::new(
+            Claim::ours(
                 "real-gpu-megatron-peaks",
-                "this lab",
                 "the simulated GPU predicts the most that training steps of Megatron-LM's tests allocate",
             )
             .rule(agreement(PREDICTED_MAXIMUM, MEASURED_MAXIMUM, 0.995..=1.005, 1.0))
             .changed(changed),
         )
         .claim(
-            Claim::new(
-                "real-gpu-megatron-steps",
-                "this lab",
-                "the simulated GPU predicts what Megatron-LM's tests hold at the end of a step",
-            )
-            .rule(agreement(PREDICTED_ALLOCATED, MEASURED_ALLOCATED, 0.999..=1.001, 1.0))
-            .changed(changed),
+            Claim::ours("real-gpu-megatron-steps", "the simulated GPU predicts what Megatron-LM's tests hold at the end of a step")
+                .rule(agreement(PREDICTED_ALLOCATED, MEASURED_ALLOCATED, 0.999..=1.001, 1.0))
+                .changed(changed),
         )
 }

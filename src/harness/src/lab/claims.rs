@@ -261,6 +261,11 @@ impl<C: Cell> Claim<C> {
         ClaimDef { stated, rules: Vec::new(), changed: None, before: Vec::new() }
     }
 
+    /// A claim that this lab makes itself.
+    pub fn ours(id: &str, text: &str) -> Self {
+        Self::new(id, "this lab", text)
+    }
+
     /// A figure that someone published, as its source gives it.
     pub fn published(id: &str, source: &str, figure: &str) -> Self {
         let claim = Self::new(id, source, figure);
