@@ -47,7 +47,6 @@ pub fn protocol() -> Protocol {
 }
 
 fn run() -> Grid<Run> {
-    let setting = |conf: AllocConf| move |c: &Run| c.conf == conf;
     // Set on 23 November 2026, before any figure.
     Grid::new("varying lengths", |c: Run, bench| train(c.model, c.batch, c.steps, bench))
         .compare::<AllocConf>()
@@ -65,7 +64,7 @@ fn run() -> Grid<Run> {
                 "huggingface/peft#2894",
                 "expandable segments lower the reserved peak of a run with varying lengths by a tenth or more",
             )
-            .rule(ratio(RESERVED).of(setting(EXPANDABLE)).confirm(at_most(0.9)).refute(at_least(0.98))),
+            .rule(ratio(RESERVED).at(EXPANDABLE).confirm(at_most(0.9)).refute(at_least(0.98))),
         )
         .claim(
             Claim::new(
@@ -73,7 +72,7 @@ fn run() -> Grid<Run> {
                 "PyTorch, notes on CUDA",
                 "max_split_size_mb prevents fragmentation: the reserved peak falls by a twentieth or more",
             )
-            .rule(ratio(RESERVED).of(setting(MAX_SPLIT)).confirm(at_most(0.95)).refute(at_least(1.0))),
+            .rule(ratio(RESERVED).at(MAX_SPLIT).confirm(at_most(0.95)).refute(at_least(1.0))),
         )
         .claim(
             Claim::new(
@@ -81,11 +80,11 @@ fn run() -> Grid<Run> {
                 "PyTorch, notes on CUDA",
                 "garbage_collection_threshold gives unused blocks back: the reserved peak falls by a twentieth or more",
             )
-            .rule(ratio(RESERVED).of(setting(COLLECTED)).confirm(at_most(0.95)).refute(at_least(0.99)))
+            .rule(ratio(RESERVED).at(COLLECTED).confirm(at_most(0.95)).refute(at_least(0.99)))
             .changed(
                 "23 November 2026: refuted from 0.99 on. It had been 1.00, at which a setting that does nothing was inconclusive.",
             )
-            .before(ratio(RESERVED).of(setting(COLLECTED)).confirm(at_most(0.95)).refute(at_least(1.0))),
+            .before(ratio(RESERVED).at(COLLECTED).confirm(at_most(0.95)).refute(at_least(1.0))),
         )
         .plot(
             amounts(RESERVED)

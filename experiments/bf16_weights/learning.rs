@@ -20,12 +20,7 @@ pub fn grid() -> Grid<Learned> {
     use How::{Bf16, Kahan, Stochastic};
     let small = |c: &Learned| c.rate.0 <= 1e-5 && c.steps.0 == 512;
     let is = move |how| move |c: &Learned| c.how == how && small(c);
-    let learns = |how| {
-        ratio(LOSS)
-            .of(move |c: &Learned| c.how == how && c.steps.0 == 512)
-            .confirm(within(0.97..=1.03))
-            .refute(outside(0.90..=1.10))
-    };
+    let learns = |how: How| ratio(LOSS).at(how).at(Steps(512)).confirm(within(0.97..=1.03)).refute(outside(0.90..=1.10));
     Grid::new("what is lost?", step)
         .compare::<How>()
         .quick_and_full(Learned::cross([32, 512], [1e-3, 1e-4, 1e-5], How::ALL))

@@ -20,7 +20,6 @@ cell! { Selective { model: ModelName, batch: Batch, keeps: Keeps, by: By } }
 
 pub fn memory() -> Grid<Selective> {
     use Keeps::*;
-    let keeping = |keeps: Keeps| move |c: &Selective| c.keeps == keeps;
     // Set on 23 November 2026, before any figure.
     Grid::new("full-size models", in_python)
         .compare::<Keeps>()
@@ -35,7 +34,7 @@ pub fn memory() -> Grid<Selective> {
         .metrics(&[FLOPS])
         .claim(
             Claim::ours("selective-every-block", "a checkpoint of every block costs a quarter to two fifths more FLOPs")
-                .rule(ratio(FLOPS).of(keeping(Inputs)).confirm(within(1.25..=1.4)).refute(outside(1.2..=1.45))),
+                .rule(ratio(FLOPS).at(Inputs).confirm(within(1.25..=1.4)).refute(outside(1.2..=1.45))),
         )
         .claim(
             Claim::new(
@@ -43,16 +42,16 @@ pub fn memory() -> Grid<Selective> {
                 "torchtitan",
                 "keeping every second product halves what a checkpoint costs: at most a fifth more FLOPs",
             )
-            .rule(ratio(FLOPS).of(keeping(EverySecondProduct)).confirm(at_most(1.2)).refute(at_least(1.25)))
-            .rule(ratio(ACTIVATIONS).of(keeping(EverySecondProduct)).confirm(at_most(0.6)).refute(at_least(0.8))),
+            .rule(ratio(FLOPS).at(EverySecondProduct).confirm(at_most(1.2)).refute(at_least(1.25)))
+            .rule(ratio(ACTIVATIONS).at(EverySecondProduct).confirm(at_most(0.6)).refute(at_least(0.8))),
         )
         .claim(
             Claim::ours(
                 "selective-products",
                 "with all products kept no FLOPs are added, and a quarter of the activations or more is saved",
             )
-            .rule(ratio(FLOPS).of(keeping(Products)).confirm(at_most(1.02)).refute(at_least(1.05)))
-            .rule(ratio(ACTIVATIONS).of(keeping(Products)).confirm(at_most(0.75)).refute(at_least(0.9))),
+            .rule(ratio(FLOPS).at(Products).confirm(at_most(1.02)).refute(at_least(1.05)))
+            .rule(ratio(ACTIVATIONS).at(Products).confirm(at_most(0.75)).refute(at_least(0.9))),
         )
         .plot(
             bars(PEAK)

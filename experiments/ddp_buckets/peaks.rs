@@ -41,11 +41,7 @@ pub fn grid() -> Grid<Peaks> {
             )
             .on(BY_PYTHON)
             .rule(value(SAVED).of(views(ZeroGrad::Zeros)).reproduces((3089.0 - 2988.0) / 97.0))
-            .rule(
-                ratio(PEAK)
-                    .of(move |c: &Peaks| c.model == ModelName("resnet50") && views(ZeroGrad::Zeros)(c))
-                    .reproduces(2988.0 / 3089.0),
-            )
+            .rule(ratio(PEAK).at(ModelName("resnet50")).of(views(ZeroGrad::Zeros)).reproduces(2988.0 / 3089.0))
             .setup(
                 "Published in 2020, when zero_grad filled gradients with zeros, as it does here where zero-grad = zeros. ResNet-50 has 97 \
                  MiB of parameters; the source names neither batch nor optimizer. Its RoBERTa-base has twice the bytes that fp32 \

@@ -10,7 +10,7 @@ pub fn grid() -> Grid<Cache> {
     let long = |model: &'static str, batch: i64, neighbour: Neighbour, conf: &[&'static str]| {
         Cache::cross(model, batch, 40, neighbour, conf, Policy::ALL)
     };
-    let is_default = |c: &Cache| c.conf == AllocConf("default");
+    const DEFAULT: AllocConf = AllocConf("default");
     let alone = move |c: &Cache| c.neighbour == Nobody && c.steps == Steps(40);
     Grid::new("cache", step)
         .compare::<Policy>()
@@ -32,15 +32,10 @@ pub fn grid() -> Grid<Cache> {
         .claim(
             Claim::new("empty-cache", "3", "calling empty_cache now and then prevents fragmentation and running out of memory")
                 .on(CUDA)
-                .rule(
-                    ratio(CACHED)
-                        .of(move |c: &Cache| c.policy != Never && alone(c) && is_default(c))
-                        .confirm(at_most(0.80))
-                        .refute(at_least(1.00)),
-                )
+                .rule(ratio(CACHED).at(DEFAULT).of(alone).of(|c: &Cache| c.policy != Never).confirm(at_most(0.80)).refute(at_least(1.00)))
                 // Without any call something has to fail, or there is nothing to avoid.
-                .rule(value(REFUSED).of(move |c: &Cache| c.policy == Never && is_default(c)).confirm(at_least(0.01)).refute(at_most(0.0)))
-                .rule(value(REFUSED).of(move |c: &Cache| c.policy == EveryStep && is_default(c)).confirm(at_most(0.0)).refute(at_least(0.01))),
+                .rule(value(REFUSED).at(DEFAULT).at(Never).confirm(at_least(0.01)).refute(at_most(0.0)))
+                .rule(value(REFUSED).at(DEFAULT).at(EveryStep).confirm(at_most(0.0)).refute(at_least(0.01))),
         )
         .claim(
             Claim::published(
@@ -50,7 +45,7 @@ pub fn grid() -> Grid<Cache> {
                  23.5 GB",
             )
             .on(CUDA)
-            .rule(ratio(RESERVED).of(move |c: &Cache| c.policy == EveryStep && alone(c) && is_default(c)).reproduces(19.3 / 23.5))
+            .rule(ratio(RESERVED).at(DEFAULT).at(EveryStep).of(alone).reproduces(19.3 / 23.5))
             .rule(ratio(TIME).at(EveryTenth).at(Steps(10)).reproduces(50.0 / 45.0))
             .rule(ratio(TIME).at(EveryStep).at(Steps(10)).holds(within(65.0 / 45.0..=108.0 / 45.0)))
             .setup("Theirs fine-tunes an adapter on a large language model; ours trains a GPT on sequences of varying length."),
