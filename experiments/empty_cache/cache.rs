@@ -32,7 +32,9 @@ pub fn grid() -> Grid<Cache> {
         .claim(
             Claim::new("empty-cache", "3", "calling empty_cache now and then prevents fragmentation and running out of memory")
                 .on(CUDA)
-                .rule(ratio(CACHED).at(DEFAULT).of(alone).of(|c: &Cache| c.policy != Never).confirm(at_most(0.80)).refute(at_least(1.00)))
+                .rule(
+                    ratio(CACHED).at(DEFAULT).of(alone).of(|c: &Cache| c.policy != Never).confirm(at_most(0.80)).refute(at_least(1.00)),
+                )
                 // Without any call something has to fail, or there is nothing to avoid.
                 .rule(value(REFUSED).at(DEFAULT).at(Never).confirm(at_least(0.01)).refute(at_most(0.0)))
                 .rule(value(REFUSED).at(DEFAULT).at(EveryStep).confirm(at_most(0.0)).refute(at_least(0.01))),
