@@ -34,7 +34,12 @@ pub fn grid() -> Grid<Memory> {
         .claim(
             Claim::new("accumulate-memory", "1 2 3", "k micro-batches of B/k need much less memory than one batch of B")
                 .rule(
-                    ratio(PEAK).at(EffectiveBatch).at(K(4)).confirm(at_most(0.60)).refute(at_least(0.90)).scope(ACTIVATIONS, PEAK, 0.5),
+                    ratio(PEAK)
+                        .at(EffectiveBatch)
+                        .at(K(4))
+                        .confirm(at_most(0.60))
+                        .refute(at_least(0.90))
+                        .scope(ACTIVATIONS, PEAK, 0.5),
                 ),
         )
         .claim(

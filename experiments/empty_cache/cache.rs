@@ -33,7 +33,11 @@ pub fn grid() -> Grid<Cache> {
             Claim::new("empty-cache", "3", "calling empty_cache now and then prevents fragmentation and running out of memory")
                 .on(CUDA)
                 .rule(
-                    ratio(CACHED).at(DEFAULT).of(alone).of(|c: &Cache| c.policy != Never).confirm(at_most(0.80)).refute(at_least(1.00)),
+                    ratio(CACHED)
+                        .at(DEFAULT)
+                        .of(move |c: &Cache| c.policy != Never && alone(c))
+                        .confirm(at_most(0.80))
+                        .refute(at_least(1.00)),
                 )
                 // Without any call something has to fail, or there is nothing to avoid.
                 .rule(value(REFUSED).at(DEFAULT).at(Never).confirm(at_least(0.01)).refute(at_most(0.0)))

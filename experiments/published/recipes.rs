@@ -117,12 +117,16 @@ pub fn low_rank() -> Grid<LowRank> {
         .passes(COUNT)
         .metrics(&[STATE, LEFT])
         .claim(
-            Claim::published("galore-state", "Zhao et al., arXiv 2403.03507 (GaLore)", "up to 65.5 % less memory for optimizer states")
-                .rule(value(LEFT).at(Moments::OfProjections).reproduces(1.0 - 0.655))
-                .setup(
-                    "LLaMA 7B with rank 1024, as it was trained, state in bf16, projections included. Embeddings, head and norms are not \
-                     projected.",
-                ),
+            Claim::published(
+                "galore-state",
+                "Zhao et al., arXiv 2403.03507 (GaLore)",
+                "up to 65.5 % less memory for optimizer states",
+            )
+            .rule(value(LEFT).at(Moments::OfProjections).reproduces(1.0 - 0.655))
+            .setup(
+                "LLaMA 7B with rank 1024, as it was trained, state in bf16, projections included. Embeddings, head and norms are not \
+                 projected.",
+            ),
         )
 }
 

@@ -272,8 +272,8 @@ impl<C: Cell> Claim<C> {
         ClaimDef { stated: Stated { is_published: true, ..claim.stated }, ..claim }
     }
 
-    /// Whose figures may carry a verdict; else those that [`Grid::judged_on`](super::Grid::judged_on) names, or, about a published figure,
-    /// GPUs', or those of CPUs and GPUs and, where bytes are counted, the simulated GPU's.
+    /// Whose figures may carry a verdict; else those that [`Grid::judged_on`](super::Grid::judged_on) names, or, where it names none,
+    /// GPUs' about a published figure, and about a claim those of CPUs and GPUs and, where bytes are counted, the simulated GPU's.
     pub fn on(mut self, platforms: &[Platform]) -> Self {
         self.stated.judged_on = platforms.to_vec();
         self

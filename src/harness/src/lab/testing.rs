@@ -134,8 +134,8 @@ def check(experiment, cell, baseline, tolerance=0.0, **expected):
     return lab._check(experiment, spec, lab.Bench(torch.device("cpu"), seed=1, threads=1))[0]
 "#;
 
-/// Runs a script, to which an experiment's `step.py` is a module of the experiment's name, in the Python whose PyTorch this is, and compares
-/// what it prints.
+/// Runs a script, to which an experiment's `step.py` is a module of the experiment's name, in the Python whose PyTorch this is, and
+/// compares what it prints.
 pub fn assert_python_says(experiment: &str, script: &str, expected: &str) {
     let script = format!("{PRELUDE}sys.path.insert(0, 'experiments/{experiment}')\nimport step as {experiment}\n{script}");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
