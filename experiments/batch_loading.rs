@@ -23,9 +23,7 @@ levels! {
 
 cell! { Loading { samples: Samples, side: Side, batch: Batch, how: How } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     let saves = |of: fn(&Loading) -> bool| {
@@ -46,13 +44,7 @@ pub fn protocol() -> Protocol {
             Claim::new("loading-memory", "1 2", "a data set behind a loader keeps memory small")
                 .on(&[Platform::Cpu])
                 .rule(saves(|c| c.samples != Samples(1024) || c.batch == Batch(64)))
-                .rule(
-                    growth(PEAK)
-                        .along::<Samples>()
-                        .of(|c: &Loading| c.how == How::Batches && c.batch == Batch(64))
-                        .confirm(at_most(0.1))
-                        .refute(at_least(0.5)),
-                )
+                .rule(growth(PEAK).along::<Samples>().at(How::Batches).at(Batch(64)).confirm(at_most(0.1)).refute(at_least(0.5)))
                 .changed(
                     "20 November 2026: the data set of the quick profile was made twice as large (2048 samples for 1024), since the loader's \
                      few batches of 256 had been seen to be most of the smaller one. 22 November 2026: it asks for growth, too.",
@@ -68,13 +60,7 @@ pub fn protocol() -> Protocol {
             // Set on 22 November 2026, before any figure: half of them or less, as for memory.
             Claim::new("fewer-transfers", "2", "batches need fewer transfers to the device than single samples")
                 .on(CUDA)
-                .rule(
-                    highest(TRANSFERS)
-                        .of(|c: &Loading| c.how == How::Batches)
-                        .over(|c: &Loading| c.how == How::OneByOne)
-                        .confirm(at_most(0.5))
-                        .refute(at_least(0.9)),
-                ),
+                .rule(highest(TRANSFERS).at(How::Batches).over_at(How::OneByOne).confirm(at_most(0.5)).refute(at_least(0.9))),
         )
         .plot(bars(PEAK).caption("Peak memory against loading everything at once").by::<Samples>().by::<Batch>());
     Protocol::new("batch_loading", "Batches instead of the whole data set")

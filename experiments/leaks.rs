@@ -22,9 +22,7 @@ levels! {
 
 cell! { Keeping { model: ModelName, batch: Samples, kept: Kept } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     use Kept::{Evaluated, Outputs, TotalLoss};
@@ -42,13 +40,13 @@ pub fn protocol() -> Protocol {
         .check(|_| equal(0.0))
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new("leak-total-loss", "this lab", "total_loss += loss keeps the memory of every step")
+            Claim::ours("leak-total-loss", "total_loss += loss keeps the memory of every step")
                 .rule(keeps(TotalLoss))
                 .rule(keeps(Evaluated)),
         )
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new("leak-outputs", "this lab", "an output that is kept keeps its step's activations").rule(keeps(Outputs)),
+            Claim::ours("leak-outputs", "an output that is kept keeps its step's activations").rule(keeps(Outputs)),
         )
         .plot(amounts(GROWN).caption("By how much memory grows per step"));
     Protocol::new("leaks", "Common leaks")

@@ -18,9 +18,7 @@ levels! { Mode "how the forward pass is run": Grad "recorded, as after eval() al
 
 cell! { Forward { model: Family, width: Width, batch: Batch, depth: Depth, mode: Mode } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     use Family::*;
@@ -39,14 +37,8 @@ pub fn protocol() -> Protocol {
         .check(|_| equal(1e-6)) // the same kernels on the same numbers
         .claim(
             Claim::new("no-grad", "4", "inference under no_grad keeps no activations")
-                .rule(value(KEPT).of(|c: &Forward| c.mode == Mode::NoGrad).holds(at_most(1.01)))
-                .rule(
-                    growth(STEP_PEAK)
-                        .along::<Depth>()
-                        .of(|c: &Forward| c.mode == Mode::NoGrad)
-                        .confirm(at_most(0.1))
-                        .refute(at_least(0.5)),
-                ),
+                .rule(value(KEPT).at(Mode::NoGrad).holds(at_most(1.01)))
+                .rule(growth(STEP_PEAK).along::<Depth>().at(Mode::NoGrad).confirm(at_most(0.1)).refute(at_least(0.5))),
         )
         .plot(
             lines(STEP_PEAK)
@@ -63,7 +55,7 @@ pub fn protocol() -> Protocol {
         .full(of(Mlp, 32, 32, &[64]))
         .metrics(&[KEPT])
         .check(|_| equal(1e-6))
-        .answers("no-grad", value(KEPT).of(|c: &Forward| c.mode == Mode::NoGrad).holds(at_most(1.01)).informational())
+        .answers("no-grad", value(KEPT).at(Mode::NoGrad).holds(at_most(1.01)).informational())
         .no_plots();
     Protocol::new("no_grad", "Inference without gradients")
         .question("Does inference under no_grad keep no activations, how does its peak grow with depth, and is inference mode better still?")

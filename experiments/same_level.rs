@@ -15,9 +15,7 @@ levels! {
 
 cell! { Named { model: ModelName, batch: Batch, name: Name } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     let one_level = Grid::new("one level", training)
@@ -28,7 +26,7 @@ pub fn protocol() -> Protocol {
         .passes(CHECK | ROUNDS)
         .check(|_| equal(1e-6))
         .claim(
-            Claim::new("same-level", "this lab", "at most 5 % of A/A comparisons are false positives")
+            Claim::ours("same-level", "at most 5 % of A/A comparisons are false positives")
                 .rule(false_alarms(TIME, 0.10))
                 .changed(
                     "22 November 2026: the rate's interval decides, below 10 %, and no longer the estimate, at most 5 %; the interval of a rate \

@@ -14,9 +14,7 @@ use tch::nn::{Adam, OptimizerConfig, Sgd};
 number! { K "micro-batches in a step" }
 levels! { Optimizer "optimizer": Sgd "", Adam "" }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("accumulation", "Gradient accumulation")

@@ -35,7 +35,8 @@ pub fn grid() -> Grid<Memory> {
             Claim::new("accumulate-memory", "1 2 3", "k micro-batches of B/k need much less memory than one batch of B")
                 .rule(
                     ratio(PEAK)
-                        .of(|c: &Memory| c.hold == EffectiveBatch && c.k == K(4))
+                        .at(EffectiveBatch)
+                        .at(K(4))
                         .confirm(at_most(0.60))
                         .refute(at_least(0.90))
                         .scope(ACTIVATIONS, PEAK, 0.5),
@@ -43,17 +44,17 @@ pub fn grid() -> Grid<Memory> {
         )
         .claim(
             Claim::new("accumulate-gradients", "2", "accumulation shrinks the memory for gradients")
-                .rule(ratio(GRADIENTS).of(|c: &Memory| c.hold == EffectiveBatch).confirm(at_most(0.90)).refute(within(0.98..=1.02))),
+                .rule(ratio(GRADIENTS).at(EffectiveBatch).confirm(at_most(0.90)).refute(within(0.98..=1.02))),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "accumulate-speed",
                 "Hugging Face, perf_train_gpu_one; ml-engineering",
                 "'no effect on speed' (at a fixed effective batch) against '20 to 30 % faster' (at a fixed micro-batch)",
             )
-            .rule(ratio(TIME).of(|c: &Memory| c.hold == EffectiveBatch && c.k == K(4)).reproduces(1.0))
+            .rule(ratio(TIME).at(EffectiveBatch).at(K(4)).reproduces(1.0))
             // 20 to 30 % less time, or 1.2 to 1.3 times the samples in a second: the source does not say which.
-            .rule(ratio(TIME).of(|c: &Memory| c.hold == MicroBatch && c.k == K(8)).holds(within(0.70..=0.83)))
+            .rule(ratio(TIME).at(MicroBatch).at(K(8)).holds(within(0.70..=0.83)))
             .setup(
                 "Both are time per sample here, of one step on one device: what several machines would save in communication is no part of \
                  it.",

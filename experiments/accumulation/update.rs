@@ -59,7 +59,7 @@ pub fn grid() -> Grid<Update> {
                 "1 2",
                 "adding k losses as they are (guide 1), or each divided by k (guide 2), gives the full batch's update",
             )
-            .rule(value(GRADIENT_ERROR).of(|c: &Update| matches!(c.recipe, Recipe::Divide | Recipe::Add)).holds(at_most(1e-4))),
+            .rule(value(GRADIENT_ERROR).at([Recipe::Divide, Recipe::Add]).holds(at_most(1e-4))),
         )
         .no_plots()
 }

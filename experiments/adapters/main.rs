@@ -27,9 +27,7 @@ levels! { Form "where the trained matrices are": Beside "beside the weights", Me
 cell! { Adapters { model: ModelName, batch: Batch, recompute: Recompute, trained: Trained, by: By } }
 cell! { Merge { model: ModelName, batch: Batch, by: By, adapter: Adapter, form: Form } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("adapters", "Train adapters (LoRA)")
@@ -58,6 +56,7 @@ fn memory() -> Grid<Adapters> {
         .quick_and_full(Adapters::cross("sd-unet", 1, Nothing, [Everything, All8], By::Pytorch))
         .passes(COUNT)
         .on(CUDA)
+        .judged_on(BY_PYTHON)
         .metrics(&[TRAINED, TRAINING])
         .claim(
             Claim::new(
@@ -65,27 +64,15 @@ fn memory() -> Grid<Adapters> {
                 "Hu et al., arXiv 2106.09685",
                 "LoRA lowers memory by up to two thirds (GPT-3: 1.2 TB to 350 GB)",
             )
-            .on(BY_PYTHON)
-            .rule(ratio(PEAK).of(|c: &Adapters| c.trained == All8).confirm(at_most(0.35)).refute(at_least(0.5))),
+            .rule(ratio(PEAK).at(All8).confirm(at_most(0.35)).refute(at_least(0.5))),
         )
         .claim(
-            Claim::new(
-                "lora-activations",
-                "this lab",
-                "LoRA on every linear layer leaves the activations as they are, within a tenth",
-            )
-            .on(BY_PYTHON)
-            .rule(
-                ratio(ACTIVATIONS)
-                    .of(|c: &Adapters| c.trained == All8 && c.recompute == Nothing)
-                    .confirm(within(0.9..=1.1))
-                    .refute(outside(0.75..=1.25)),
-            ),
+            Claim::ours("lora-activations", "LoRA on every linear layer leaves the activations as they are, within a tenth")
+                .rule(ratio(ACTIVATIONS).at(All8).at(Nothing).confirm(within(0.9..=1.1)).refute(outside(0.75..=1.25))),
         )
         .claim(
-            Claim::new("lora-rank", "this lab", "rank 128 in place of 8 raises the peak by less than a tenth").on(BY_PYTHON).rule(
-                highest(PEAK).of(|c: &Adapters| c.trained == All128).over(|c: &Adapters| c.trained == All8).holds(at_most(1.1)),
-            ),
+            Claim::ours("lora-rank", "rank 128 in place of 8 raises the peak by less than a tenth")
+                .rule(highest(PEAK).at(All128).over_at(All8).holds(at_most(1.1))),
         )
         // DoRA's, set on 25 November 2026, before any figure of it.
         .claim(
@@ -94,22 +81,19 @@ fn memory() -> Grid<Adapters> {
                 "Liu et al., arXiv 2402.09353",
                 "DoRA has hardly more to train than LoRA: a tenth at most of its gradients and state",
             )
-            .on(BY_PYTHON)
-            .rule(
-                highest(TRAINING).of(|c: &Adapters| c.trained == Dora8).over(|c: &Adapters| c.trained == All8).holds(at_most(1.1)),
-            ),
+            .rule(highest(TRAINING).at(Dora8).over_at(All8).holds(at_most(1.1))),
         )
         .claim(
-            Claim::new(
+            Claim::ours(
                 "dora-activations",
-                "this lab",
                 "DoRA keeps a quarter more activations than LoRA, or more: the results that its lengths multiply",
             )
-            .on(BY_PYTHON)
             .rule(
                 lowest(ACTIVATIONS)
-                    .of(|c: &Adapters| c.trained == Dora8 && c.recompute == Nothing)
-                    .over(|c: &Adapters| c.trained == All8 && c.recompute == Nothing)
+                    .at(Dora8)
+                    .at(Nothing)
+                    .over_at(All8)
+                    .over_at(Nothing)
                     .confirm(at_least(1.25))
                     .refute(at_most(1.1)),
             ),
@@ -138,25 +122,16 @@ fn merging() -> Grid<Merge> {
         .on(&[Platform::Cpu, Platform::Gpu])
         .check(|_| equal(1e-5)) // products in another order
         .claim(
-            Claim::new(
-                "lora-merged",
-                "this lab",
-                "a model with its matrices merged into the weights says what it said with them beside",
-            )
-            .on(&[Platform::Gpu, Platform::Python])
-            .rule(value(OUTPUT_ERROR).of(|c: &Merge| c.form == Form::Merged).holds(at_most(1e-5))),
+            Claim::ours("lora-merged", "a model with its matrices merged into the weights says what it said with them beside")
+                .on(&[Platform::Gpu, Platform::Python])
+                .rule(value(OUTPUT_ERROR).at(Form::Merged).holds(at_most(1e-5))),
         )
         .no_plots()
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The check of the cells, as they are and with adapters that lose their scale when they are merged.
-    const CHECKED: &str = r#"
-import step as adapters
-
+    the_check_sees_matrices_that_are_not_merged: "adapters", r#"
 def checks():
     of = "model=small-gpt batch=2 by=pytorch adapter={} form={}"
     print(*(check(adapters.prepare, of.format(adapter, "merged"), of.format(adapter, "beside"), 1e-5) for adapter in ("lora", "dora")))
@@ -164,10 +139,5 @@ def checks():
 checks()
 adapters.Adapted.merged = lambda self: self.layer
 checks()
-"#;
-
-    #[test]
-    fn the_check_sees_matrices_that_are_not_merged() {
-        assert_python_says("adapters", CHECKED, "ok ok\ninvalid invalid\n");
-    }
+"#, "ok ok\ninvalid invalid\n"
 }

@@ -34,9 +34,7 @@ levels! {
 
 cell! { Side { model: ModelName, batch: Batch, optimizer: Optimizer, technique: Technique, threads: Threads, by: By } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("agreement", "Agreement with PyTorch")

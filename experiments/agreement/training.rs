@@ -132,13 +132,8 @@ mod tests {
     /// What PyTorch's side gives is stood in for by ours: both sides compute the same, or the check says so.
     #[test]
     fn the_check_sees_another_optimizer_and_another_technique() {
-        let cell = |model, batch, optimizer, technique| Side {
-            model: ModelName(model),
-            batch: Batch(batch),
-            optimizer,
-            technique,
-            threads: Threads("1"),
-            by: By::Vramlab,
+        let cell = |model: &'static str, batch: i64, optimizer: Optimizer, technique: Technique| {
+            Side::cross(model, batch, optimizer, technique, "1", By::Vramlab)[0]
         };
         let plain = cell("mlp-8x64", 32, Optimizer::Sgd, Technique::Nothing);
         let same = |bench: &Bench| {

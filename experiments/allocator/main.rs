@@ -28,9 +28,7 @@ number! { Steps "training steps, each with sequences of another length" }
 cell! { Run { model: ModelName, batch: Batch, steps: Steps, conf: AllocConf } }
 cell! { Tight { model: ModelName, batch: Batch, steps: Steps, memory: DeviceMemory, conf: AllocConf } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("allocator", "Settings of the allocator")
@@ -49,7 +47,6 @@ pub fn protocol() -> Protocol {
 }
 
 fn run() -> Grid<Run> {
-    let setting = |conf: AllocConf| move |c: &Run| c.conf == conf;
     // Set on 23 November 2026, before any figure.
     Grid::new("varying lengths", |c: Run, bench| train(c.model, c.batch, c.steps, bench))
         .compare::<AllocConf>()
@@ -58,6 +55,7 @@ fn run() -> Grid<Run> {
         .smoke(Run::cross("gpt-2x64", 8, 4, [DEFAULT, EXPANDABLE]))
         .passes(CHECK | COUNT)
         .on(CUDA)
+        .judged_on(CUDA)
         .metrics(&[RESERVED, ALLOCATED])
         .check(|_| equal(1e-4))
         .claim(
@@ -66,8 +64,7 @@ fn run() -> Grid<Run> {
                 "huggingface/peft#2894",
                 "expandable segments lower the reserved peak of a run with varying lengths by a tenth or more",
             )
-            .on(CUDA)
-            .rule(ratio(RESERVED).of(setting(EXPANDABLE)).confirm(at_most(0.9)).refute(at_least(0.98))),
+            .rule(ratio(RESERVED).at(EXPANDABLE).confirm(at_most(0.9)).refute(at_least(0.98))),
         )
         .claim(
             Claim::new(
@@ -75,8 +72,7 @@ fn run() -> Grid<Run> {
                 "PyTorch, notes on CUDA",
                 "max_split_size_mb prevents fragmentation: the reserved peak falls by a twentieth or more",
             )
-            .on(CUDA)
-            .rule(ratio(RESERVED).of(setting(MAX_SPLIT)).confirm(at_most(0.95)).refute(at_least(1.0))),
+            .rule(ratio(RESERVED).at(MAX_SPLIT).confirm(at_most(0.95)).refute(at_least(1.0))),
         )
         .claim(
             Claim::new(
@@ -84,12 +80,11 @@ fn run() -> Grid<Run> {
                 "PyTorch, notes on CUDA",
                 "garbage_collection_threshold gives unused blocks back: the reserved peak falls by a twentieth or more",
             )
-            .on(CUDA)
-            .rule(ratio(RESERVED).of(setting(COLLECTED)).confirm(at_most(0.95)).refute(at_least(0.99)))
+            .rule(ratio(RESERVED).at(COLLECTED).confirm(at_most(0.95)).refute(at_least(0.99)))
             .changed(
                 "23 November 2026: refuted from 0.99 on. It had been 1.00, at which a setting that does nothing was inconclusive.",
             )
-            .before(ratio(RESERVED).of(setting(COLLECTED)).confirm(at_most(0.95)).refute(at_least(1.0))),
+            .before(ratio(RESERVED).at(COLLECTED).confirm(at_most(0.95)).refute(at_least(1.0))),
         )
         .plot(
             amounts(RESERVED)
@@ -114,14 +109,8 @@ fn tight() -> Grid<Tight> {
                 "expandable segments avoid running out of memory because of fragmentation",
             )
             .on(CUDA)
-            .rule(value(REFUSED).of(|c: &Tight| c.conf == DEFAULT).confirm(at_least(0.01)).refute(at_most(0.0)))
-            .rule(
-                highest(REFUSED)
-                    .of(|c: &Tight| c.conf == EXPANDABLE)
-                    .over(|c: &Tight| c.conf == DEFAULT)
-                    .confirm(at_most(0.5))
-                    .refute(at_least(1.0)),
-            ),
+            .rule(value(REFUSED).at(DEFAULT).confirm(at_least(0.01)).refute(at_most(0.0)))
+            .rule(highest(REFUSED).at(EXPANDABLE).over_at(DEFAULT).confirm(at_most(0.5)).refute(at_least(1.0))),
         )
         .no_plots()
 }

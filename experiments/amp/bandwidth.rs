@@ -29,7 +29,7 @@ pub fn grid() -> Grid<Bandwidth> {
             // Set on 22 November 2026, before any figure: as amp-memory-half.
             Claim::new("amp-bandwidth", "3", "mixed precision saves nearly half of the bandwidth")
                 .on(BY_PYTHON)
-                .rule(ratio(TRAFFIC).of(|c: &Bandwidth| c.precision == AmpBf16).holds(at_most(0.60))),
+                .rule(ratio(TRAFFIC).at(AmpBf16).holds(at_most(0.60))),
         )
         .no_plots()
 }

@@ -31,9 +31,7 @@ levels! {
     AmpFp16 as "amp-fp16" "autocast to fp16, with a GradScaler" => "fp16 autocast",
 }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("amp", "Mixed precision (autocast)")

@@ -55,22 +55,12 @@ pub fn grid() -> Grid<Memory> {
         .plot(bars(ACTIVATIONS).caption("What the forward pass keeps, against fp32"))
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The cells' own check, then with half of the batch; and what can be worked out by hand: each parameter is cast once.
-    const CHECKED: &str = r#"
-import step as amp
-
+    the_check_sees_half_a_batch_and_bytes_are_what_can_be_worked_out_by_hand: "amp", r#"
 of = "model=mlp-2x32 batch=64 optimizer=adamw by=pytorch precision="
 print(check(amp.Memory, of + "amp-bf16", of + "fp32", 5e-2), check(amp.Memory, of.replace("64", "32") + "amp-bf16", of + "fp32", 5e-2))
 found, parameters = memory(amp.Memory, of + "amp-bf16"), 2 * (32 * 32 + 32) + 32 * 10 + 10
 print(*(found[metric] == bytes * parameters for metric, bytes in [("parameters", 4), ("gradients", 4), ("casts", 2), ("optimizer_state", 8 + 24 / parameters)]))
-"#;
-
-    #[test]
-    fn the_check_sees_half_a_batch_and_bytes_are_what_can_be_worked_out_by_hand() {
-        assert_python_says("amp", CHECKED, "ok invalid\nTrue True True True\n");
-    }
+"#, "ok invalid\nTrue True True True\n"
 }

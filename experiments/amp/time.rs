@@ -34,10 +34,14 @@ pub fn grid() -> Grid<Timed> {
                 // At least 1.50x as fast.
                 .rule(ratio(TIME).of(|c: &Timed| c.bound == Compute && c.precision.is_half()).holds(at_most(1.0 / 1.5))),
         )
-        .published(
-            Published::new("amp-recipe", "PyTorch AMP recipe", "3 linear layers of 4096, batch 512, SGD: 2 to 3x on tensor cores")
-                .rule(ratio(TIME).of(|c: &Timed| c.bound == Recipe && c.precision == AmpFp16).holds(within(1.0 / 3.0..=1.0 / 2.0)))
-                .setup("fp16 with a GradScaler, as in the recipe; libtorch's SGD steps through the parameters one by one."),
+        .claim(
+            Claim::published(
+                "amp-recipe",
+                "PyTorch AMP recipe",
+                "3 linear layers of 4096, batch 512, SGD: 2 to 3x on tensor cores",
+            )
+            .rule(ratio(TIME).at(Recipe).at(AmpFp16).holds(within(1.0 / 3.0..=1.0 / 2.0)))
+            .setup("fp16 with a GradScaler, as in the recipe; libtorch's SGD steps through the parameters one by one."),
         )
         .no_plots()
 }

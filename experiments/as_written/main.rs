@@ -36,9 +36,7 @@ const WRONG: [&str; 10] = [
 ];
 const ACCUMULATION: [&str; 2] = ["1-accumulation", "2-accumulation"];
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     let written = |c: &AsWritten| c.form == Form::Written;
@@ -95,20 +93,14 @@ pub fn protocol() -> Protocol {
         .threat("A simulated GPU computes nothing, so whether a block trains is seen on the CPU alone, and of blocks that run only on a GPU not at all.")
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use harness::lab::testing::assert_python_says;
-    use std::path::Path;
-
-    /// Blocks as they stand, corrected, and with a step left out, which has to be seen.
-    const TRIALS: &str = r#"
-import step as as_written, re
-
+python_test! {
+    /// Blocks as they stand, corrected, and with a step left out, which has to be seen. What is meant for accumulation has a peak, of which nothing is
+    /// measured here.
+    a_block_is_judged_by_what_it_does: "as_written", r#"
 def told(block, form, change=lambda text: text):
     trial, figures = as_written.Trial(block, form, "cpu"), {}
     trial.source = change(trial.source)
-    trial.run(lambda name, unit, value: figures.__setitem__(name, value), lambda run: run())
+    trial.run(lambda name, unit, value: figures.__setitem__(name, value), lambda run: run() and None)
     return figures, trial.raised
 
 figures, raised = told("3-checkpoint", "written")
@@ -121,14 +113,13 @@ for form in ("written", "corrected"):
 figures, _ = told("1-accumulation", "corrected", lambda text: text.replace("optimizer.step()", "pass"))
 print(figures["unused"], figures["trained"])
 print(told("3-formula", "written")[0]["runs"], told("1-inplace", "written")[0]["in_place"], told("1-inplace", "corrected")[0]["in_place"])
-"#;
+"#, "0.0 0.0 True True\n1.0 1.0  0.0\n4.0 False\n0.0 True\n20.0 0.0\n0.0 0.0 1.0\n"
+}
 
-    #[test]
-    fn a_block_is_judged_by_what_it_does() {
-        let expected = "0.0 0.0 True True\n1.0 1.0  0.0\n4.0 False\n0.0 True\n20.0 0.0\n0.0 0.0 1.0\n";
-        // What is meant for accumulation has a peak, of which nothing is measured here.
-        assert_python_says("as_written", &TRIALS.replace("lambda run: run())", "lambda run: run() and None)"), expected);
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
 
     #[test]
     fn each_block_is_there_and_the_page_shows_what_is_corrected() {

@@ -33,14 +33,14 @@ pub fn grid() -> Grid<Kernels> {
         .check(|c| rounded(c.dtype))
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new("attention-kernel", "this lab", "PyTorch takes a fused kernel whatever mask, head size and type are")
+            Claim::ours("attention-kernel", "PyTorch takes a fused kernel whatever mask, head size and type are")
                 .on(CUDA)
                 .rule(fused(Dtype::Bf16))
                 .rule(fused(Dtype::Fp32)),
         )
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new("attention-mask", "this lab", "a mask of its own does not cost attention its saving")
+            Claim::ours("attention-mask", "a mask of its own does not cost attention its saving")
                 .on(CUDA)
                 .rule(ratio(STEP_PEAK).of(saves).confirm(at_most(0.25)).refute(at_least(0.75))),
         )

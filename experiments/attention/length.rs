@@ -28,26 +28,25 @@ pub fn grid() -> Grid<Length> {
         .check(|c| rounded(c.dtype))
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new(
+            Claim::ours(
                 "attention-linear",
-                "this lab",
                 "explicit attention keeps memory in the square of the length, scaled_dot_product_attention linearly",
             )
             .rule(grows(How::Explicit).confirm(within(1.9..=2.1)).refute(at_most(1.5)))
             .rule(grows(How::Sdpa).confirm(within(0.9..=1.1)).refute(at_least(1.5))),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "korthikanti-attention",
                 "Korthikanti et al., arXiv 2205.05198, section 4.1",
                 "attention's scores keep 5as²b bytes of a layer in half precision: softmax 2, dropout's mask 1, its output 2",
             )
             .on(CUDA)
-            .rule(agreement(ACTIVATIONS, FORMULA, 0.95..=1.05, 1.0).of(|c: &Length| c.how == How::Explicit))
+            .rule(agreement(ACTIVATIONS, FORMULA, 0.95..=1.05, 1.0).at(How::Explicit))
             .setup("Without dropout softmax's 2 are left. The output of attention comes on top, as in their next term."),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "flash-attention-memory",
                 "FlashAttention's README, memory",
                 "10x memory savings at sequence length 2K, and 20x at 4K",

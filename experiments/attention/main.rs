@@ -19,9 +19,7 @@ levels! {
     Sdpa "scaled_dot_product_attention" => "scaled_dot_product_attention",
 }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("attention", "Attention kernels")

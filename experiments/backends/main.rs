@@ -11,9 +11,7 @@ use harness::lab::*;
 
 number! { Size "MiB copied as fp32, side of the matrices, images, or tokens of 4 sequences" }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("backends", "Types and backends")

@@ -20,12 +20,7 @@ pub fn grid() -> Grid<Learned> {
     use How::{Bf16, Kahan, Stochastic};
     let small = |c: &Learned| c.rate.0 <= 1e-5 && c.steps.0 == 512;
     let is = move |how| move |c: &Learned| c.how == how && small(c);
-    let learns = |how| {
-        ratio(LOSS)
-            .of(move |c: &Learned| c.how == how && c.steps.0 == 512)
-            .confirm(within(0.97..=1.03))
-            .refute(outside(0.90..=1.10))
-    };
+    let learns = |how: How| ratio(LOSS).at(how).at(Steps(512)).confirm(within(0.97..=1.03)).refute(outside(0.90..=1.10));
     Grid::new("what is lost?", step)
         .compare::<How>()
         .quick_and_full(Learned::cross([32, 512], [1e-3, 1e-4, 1e-5], How::ALL))
@@ -36,22 +31,14 @@ pub fn grid() -> Grid<Learned> {
         .check(|_| equal(0.1))
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new(
-                "bf16-weights-still",
-                "this lab",
-                "at a learning rate of 1e-5 rounding leaves most bfloat16 weights as they are",
-            )
-            .rule(value(STILL).of(is(Bf16)).confirm(at_least(0.50)).refute(at_most(0.10))),
+            Claim::ours("bf16-weights-still", "at a learning rate of 1e-5 rounding leaves most bfloat16 weights as they are")
+                .rule(value(STILL).of(is(Bf16)).confirm(at_least(0.50)).refute(at_most(0.10))),
         )
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new(
-                "bf16-weights-kept",
-                "this lab",
-                "with stochastic rounding and with Kahan's sum bfloat16 weights learn as fp32 does",
-            )
-            .rule(learns(Stochastic))
-            .rule(learns(Kahan)),
+            Claim::ours("bf16-weights-kept", "with stochastic rounding and with Kahan's sum bfloat16 weights learn as fp32 does")
+                .rule(learns(Stochastic))
+                .rule(learns(Kahan)),
         )
         .plot(bars(LOSS).named("learning").caption("Loss on samples that were not trained on, against fp32's after as many steps"))
 }

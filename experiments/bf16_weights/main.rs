@@ -22,9 +22,7 @@ levels! {
     Kahan "bfloat16, with what rounding left out in another bfloat16" => "bf16 weights, Kahan's sum",
 }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("bf16_weights", "Weights in bfloat16")

@@ -10,8 +10,8 @@ number! { Samples as "batch" "samples of a step" }
 cell! { Memory { model: ModelName, samples: Samples, how: How } }
 
 pub fn grid() -> Grid<Memory> {
-    let half = |metric| ratio(metric).of(|c: &Memory| c.how == How::Bf16).confirm(within(0.49..=0.51)).refute(at_least(0.55));
-    let saved = |least| ratio(PEAK).of(|c: &Memory| c.how == How::Bf16).holds(at_most(1.0 - least));
+    let half = |metric| ratio(metric).at(How::Bf16).confirm(within(0.49..=0.51)).refute(at_least(0.55));
+    let saved = |least| ratio(PEAK).at(How::Bf16).holds(at_most(1.0 - least));
     Grid::new("memory", step)
         .compare::<How>()
         .quick(Memory::cross("gpt-4x128", [2, 8], How::ALL))
@@ -25,15 +25,14 @@ pub fn grid() -> Grid<Memory> {
         .check(|_| equal(0.1))
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new("bf16-weights-half", "this lab", "weights in bfloat16 halve parameters, gradients and optimizer state")
+            Claim::ours("bf16-weights-half", "weights in bfloat16 halve parameters, gradients and optimizer state")
                 .rule(half(PARAMETERS))
                 .rule(half(GRADIENTS))
                 .rule(half(STATE)),
         )
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new("bf16-weights-peak", "this lab", "weights in bfloat16 take 40 % and more off a step's peak")
-                .rule(saved(0.40)),
+            Claim::ours("bf16-weights-peak", "weights in bfloat16 take 40 % and more off a step's peak").rule(saved(0.40)),
         )
         .plot(bars(PEAK).caption("Peak of a training step with AdamW, against fp32"))
 }

@@ -58,13 +58,16 @@ pub fn grid() -> Grid<ByDepth> {
                 .before(best(TIME, MLP).holds(at_most(1.50)).informational()),
         )
         .claim(
-            Claim::new("checkpoint-segments", "this lab", "which segments are best depends on the family: every block in a GPT, sqrt(n) in an MLP")
-                .rule(lowest(STEP_PEAK).of(|c: &ByDepth| is(c, GPT, EveryBlock)).over(|c| is(c, GPT, Sqrt)).holds(at_most(0.90)))
-                .rule(lowest(STEP_PEAK).of(|c: &ByDepth| is(c, MLP, Sqrt)).over(|c| is(c, MLP, EveryBlock)).holds(at_most(0.90)))
-                .changed("22 November 2026: made a claim when the bytes of both families had been seen."),
+            Claim::ours(
+                "checkpoint-segments",
+                "which segments are best depends on the family: every block in a GPT, sqrt(n) in an MLP",
+            )
+            .rule(lowest(STEP_PEAK).of(|c: &ByDepth| is(c, GPT, EveryBlock)).over(|c| is(c, GPT, Sqrt)).holds(at_most(0.90)))
+            .rule(lowest(STEP_PEAK).of(|c: &ByDepth| is(c, MLP, Sqrt)).over(|c| is(c, MLP, EveryBlock)).holds(at_most(0.90)))
+            .changed("22 November 2026: made a claim when the bytes of both families had been seen."),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "chen-sqrt",
                 "Chen et al., arXiv 1604.06174",
                 "memory grows as the square root of the depth instead of linearly (1000 layers: 48 to 7 GB), at about 30 % more time",

@@ -27,9 +27,7 @@ levels! {
 
 cell! { Difficult { case: Case, policy: Policy, by: By } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("checkpointing", "Activation checkpointing")
@@ -70,15 +68,10 @@ fn same_gradients() -> Grid<Difficult> {
         .no_plots()
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// A segment keeps its input, of 256 x 32, and the CPU's random state. The first segment's input is the batch, which was there before. Then the cells' own
     /// checks, and with blocks that give something else when they run again.
-    const CHECKED: &str = r#"
-import step as checkpointing
-
+    a_segment_keeps_its_input_and_the_check_sees_a_block_that_gives_something_else_the_second_time: "checkpointing", r#"
 kept = {policy: memory(checkpointing.prepare, f"model=mlp width=32 batch=256 depth=16 policy={policy} by=pytorch")["activations"]
         for policy in ("every-16", "every-4", "sqrt", "every-block")}
 segment = 4 * 256 * 32 + 5056
@@ -99,12 +92,5 @@ for block in (presets.train.PreNorm, presets.models.Layer):
     forward = block.forward
     block.forward = lambda self, x, forward=forward: forward(self, x * 1.1 if again() else x)
 checks()
-"#;
-
-    #[test]
-    fn a_segment_keeps_its_input_and_the_check_sees_a_block_that_gives_something_else_the_second_time() {
-        let expected =
-            "True True True\nok ok ok ok\nok ok ok ok\ninvalid invalid invalid invalid\ninvalid invalid invalid invalid\n";
-        assert_python_says("checkpointing", CHECKED, expected);
-    }
+"#, "True True True\nok ok ok ok\nok ok ok ok\ninvalid invalid invalid invalid\ninvalid invalid invalid invalid\n"
 }

@@ -20,7 +20,6 @@ cell! { Selective { model: ModelName, batch: Batch, keeps: Keeps, by: By } }
 
 pub fn memory() -> Grid<Selective> {
     use Keeps::*;
-    let keeping = |keeps: Keeps| move |c: &Selective| c.keeps == keeps;
     // Set on 23 November 2026, before any figure.
     Grid::new("full-size models", in_python)
         .compare::<Keeps>()
@@ -31,11 +30,11 @@ pub fn memory() -> Grid<Selective> {
         .quick_and_full(Selective::cross("sd-unet", 6, [Everything, Products, Inputs], By::Pytorch))
         .passes(COUNT)
         .on(CUDA)
+        .judged_on(BY_PYTHON)
         .metrics(&[FLOPS])
         .claim(
-            Claim::new("selective-every-block", "this lab", "a checkpoint of every block costs a quarter to two fifths more FLOPs")
-                .on(BY_PYTHON)
-                .rule(ratio(FLOPS).of(keeping(Inputs)).confirm(within(1.25..=1.4)).refute(outside(1.2..=1.45))),
+            Claim::ours("selective-every-block", "a checkpoint of every block costs a quarter to two fifths more FLOPs")
+                .rule(ratio(FLOPS).at(Inputs).confirm(within(1.25..=1.4)).refute(outside(1.2..=1.45))),
         )
         .claim(
             Claim::new(
@@ -43,19 +42,16 @@ pub fn memory() -> Grid<Selective> {
                 "torchtitan",
                 "keeping every second product halves what a checkpoint costs: at most a fifth more FLOPs",
             )
-            .on(BY_PYTHON)
-            .rule(ratio(FLOPS).of(keeping(EverySecondProduct)).confirm(at_most(1.2)).refute(at_least(1.25)))
-            .rule(ratio(ACTIVATIONS).of(keeping(EverySecondProduct)).confirm(at_most(0.6)).refute(at_least(0.8))),
+            .rule(ratio(FLOPS).at(EverySecondProduct).confirm(at_most(1.2)).refute(at_least(1.25)))
+            .rule(ratio(ACTIVATIONS).at(EverySecondProduct).confirm(at_most(0.6)).refute(at_least(0.8))),
         )
         .claim(
-            Claim::new(
+            Claim::ours(
                 "selective-products",
-                "this lab",
                 "with all products kept no FLOPs are added, and a quarter of the activations or more is saved",
             )
-            .on(BY_PYTHON)
-            .rule(ratio(FLOPS).of(keeping(Products)).confirm(at_most(1.02)).refute(at_least(1.05)))
-            .rule(ratio(ACTIVATIONS).of(keeping(Products)).confirm(at_most(0.75)).refute(at_least(0.9))),
+            .rule(ratio(FLOPS).at(Products).confirm(at_most(1.02)).refute(at_least(1.05)))
+            .rule(ratio(ACTIVATIONS).at(Products).confirm(at_most(0.75)).refute(at_least(0.9))),
         )
         .plot(
             bars(PEAK)
@@ -73,7 +69,7 @@ pub fn same_gradients() -> Grid<Selective> {
         .on(&[Platform::Cpu, Platform::Gpu])
         .check(|_| equal(0.0))
         .claim(
-            Claim::new("selective-same", "this lab", "checkpoints with a policy leave the gradients as they are, to the bit")
+            Claim::ours("selective-same", "checkpoints with a policy leave the gradients as they are, to the bit")
                 .on(&[Platform::Gpu, Platform::Python])
                 .rule(value(GRADIENT_ERROR).of(|c: &Selective| c.keeps != Keeps::Everything).holds(at_most(0.0))),
         )

@@ -23,9 +23,7 @@ pub fn grid() -> Grid<Factorial> {
     /// What the claim is about.
     const FEW: [With; 5] = [With::Nothing, With::Amp, With::Checkpoint, With::Accumulate, With::AmpCheckpoint];
     // The peak of both over that of one.
-    let both_over = |single: With| {
-        lowest(PEAK).of(|c: &Factorial| c.with == With::AmpCheckpoint).over(move |c| c.with == single).holds(at_most(0.90))
-    };
+    let both_over = |single: With| lowest(PEAK).at(With::AmpCheckpoint).over_at(single).holds(at_most(0.90));
     Grid::new("factorial", in_python)
         .compare::<With>()
         .quick(Factorial::cross(Net::SmallGpt, 4, Adamw, With::ALL, By::Pytorch))
@@ -64,14 +62,9 @@ pub fn grid() -> Grid<Factorial> {
         )
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The cells' own checks; then with a micro-batch that is lost, through batch norms and half precision, too. Each family has its own segments.
-    const CHECKED: &str = r#"
-import step as combined
-
+    the_check_sees_a_lost_micro_batch_and_each_family_has_its_own_segments: "combined", r#"
 def checks(model, ways, tolerance, batch=4):
     of = f"model={model} batch={batch} optimizer=sgd by=pytorch with="
     print(*(check(combined.Combined, of + way, of + "none", 5e-2 if "amp" in way else tolerance) for way in ways))
@@ -88,11 +81,5 @@ print(own["forwards"], own["requested_peak"] <= sqrt["requested_peak"])
 chunk = torch.Tensor.chunk
 torch.Tensor.chunk = lambda tensor, parts, *of: chunk(tensor, parts, *of)[: parts - 1] if parts == 4 else chunk(tensor, parts, *of)
 all_checks()
-"#;
-
-    #[test]
-    fn the_check_sees_a_lost_micro_batch_and_each_family_has_its_own_segments() {
-        let expected = "ok ok ok ok\nok\nok\n2 True\nok ok invalid invalid\nok\ninvalid\n";
-        assert_python_says("combined", CHECKED, expected);
-    }
+"#, "ok ok ok ok\nok\nok\n2 True\nok ok invalid invalid\nok\ninvalid\n"
 }

@@ -33,9 +33,7 @@ levels! {
     All as "amp+checkpoint+accumulate" "",
 }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("combined", "Techniques combined")

@@ -56,9 +56,7 @@ fn rows() -> Result<Vec<CompiledRow>> {
     csv::Reader::from_reader(ROWS.as_bytes()).into_deserialize().collect::<Result<_, _>>().context("rehearsals.csv")
 }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("compiling", "Compile the model (torch.compile)")
@@ -83,6 +81,7 @@ fn grid() -> Grid<Compiling> {
         .compare::<Way>()
         .passes(COUNT)
         .on(FILES)
+        .judged_on(FILES)
         .metrics(&[ALLOCATED, RESERVED, LAUNCHES, PREDICTED])
         .claim(
             Claim::new(
@@ -90,40 +89,37 @@ fn grid() -> Grid<Compiling> {
                 "torchtitan (82.4 to 77.0 GiB of Llama 3.1 8B)",
                 "torch.compile lowers the reserved peak by a twentieth or more",
             )
-            .on(FILES)
-            .rule(ratio(RESERVED).of(|c: &Compiling| c.way == Compiled).confirm(at_most(0.95)).refute(at_least(1.0))),
+            .rule(ratio(RESERVED).at(Compiled).confirm(at_most(0.95)).refute(at_least(1.0))),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "torchtitan-compile",
                 "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md",
                 "Llama 3.1 8B on 8 H100s: 82.4 GiB reserved and 5,762 tokens a second on each, 77.0 GiB and 6,667 with torch.compile",
             )
-            .on(FILES)
             // Figures of ours had been recorded before this was set.
-            .rule(ratio(RESERVED).of(|c: &Compiling| c.way == Compiled && c.model == ModelName("llama-1b")).reproduces(77.0 / 82.4))
+            .rule(ratio(RESERVED).at(Compiled).at(ModelName("llama-1b")).reproduces(77.0 / 82.4))
             .setup("Memory alone, of a Llama of 1B on one card and without checkpoints. README has torchtitan's own job, rehearsed."),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "pointwise-again",
                 "PyTorch blog, activation-checkpointing-techniques",
                 "a 50 % memory reduction by recomputing only pointwise ops",
             )
+            .on(&[Platform::Gpu])
             .setup(
                 "That is of the activations of a compiled model, which the blog does not name. Rows here have a step's whole peak, with the model; \
                  and without a budget, too, the compiled model computes pointwise operators again.",
             ),
         )
         .claim(
-            Claim::new("compile-launches", "this lab", "a compiled step launches a third fewer kernels, or fewer still")
-                .on(FILES)
-                .rule(ratio(LAUNCHES).of(|c: &Compiling| c.way == Compiled).confirm(at_most(0.67)).refute(at_least(0.9))),
+            Claim::ours("compile-launches", "a compiled step launches a third fewer kernels, or fewer still")
+                .rule(ratio(LAUNCHES).at(Compiled).confirm(at_most(0.67)).refute(at_least(0.9))),
         )
         .claim(
-            Claim::new("compile-graphs", "this lab", "CUDA graphs take a tenth more memory, or more")
-                .on(FILES)
-                .rule(ratio(RESERVED).of(|c: &Compiling| c.way == ReduceOverhead).confirm(at_least(1.1)).refute(at_most(1.0))),
+            Claim::ours("compile-graphs", "CUDA graphs take a tenth more memory, or more")
+                .rule(ratio(RESERVED).at(ReduceOverhead).confirm(at_least(1.1)).refute(at_most(1.0))),
         )
         .claim(
             Claim::new(
@@ -131,14 +127,7 @@ fn grid() -> Grid<Compiling> {
                 "PyTorch blog on activation checkpointing",
                 "a memory budget of 0.5 lowers the compiled model's peak by a fifth or more",
             )
-            .on(FILES)
-            .rule(
-                lowest(ALLOCATED)
-                    .of(|c: &Compiling| c.way == Budget5)
-                    .over(|c: &Compiling| c.way == Compiled)
-                    .confirm(at_most(0.8))
-                    .refute(at_least(0.95)),
-            ),
+            .rule(lowest(ALLOCATED).at(Budget5).over_at(Compiled).confirm(at_most(0.8)).refute(at_least(0.95))),
         )
         .plot(
             bars(RESERVED)

@@ -27,9 +27,7 @@ levels! {
     Zeros "gradients of zeros, as in 2020",
 }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("ddp_buckets", "Gradient buckets of DistributedDataParallel")

@@ -20,9 +20,8 @@ pub fn grid() -> Grid<Peaks> {
         .on(EVERYWHERE)
         .metrics(&[PEAK, SAVED])
         .claim(
-            Claim::new(
+            Claim::ours(
                 "ddp-view-default",
-                "this lab",
                 "with PyTorch's defaults, where zero_grad drops gradients, gradient_as_bucket_view lowers a step's peak by one copy of them",
             )
             .on(BY_PYTHON)
@@ -33,8 +32,8 @@ pub fn grid() -> Grid<Peaks> {
             )
             .before(one_copy(value(SAVED).of(views(ZeroGrad::Nothing)))),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "ddp-view",
                 "pytorch#41954",
                 "gradient_as_bucket_view lowers the peak by the gradients' size: 8250 to 7183 MB for RoBERTa-base ('~1GB parameters'), 3089 \
@@ -42,11 +41,7 @@ pub fn grid() -> Grid<Peaks> {
             )
             .on(BY_PYTHON)
             .rule(value(SAVED).of(views(ZeroGrad::Zeros)).reproduces((3089.0 - 2988.0) / 97.0))
-            .rule(
-                ratio(PEAK)
-                    .of(move |c: &Peaks| c.model == ModelName("resnet50") && views(ZeroGrad::Zeros)(c))
-                    .reproduces(2988.0 / 3089.0),
-            )
+            .rule(ratio(PEAK).at(ModelName("resnet50")).of(views(ZeroGrad::Zeros)).reproduces(2988.0 / 3089.0))
             .setup(
                 "Published in 2020, when zero_grad filled gradients with zeros, as it does here where zero-grad = zeros. ResNet-50 has 97 \
                  MiB of parameters; the source names neither batch nor optimizer. Its RoBERTa-base has twice the bytes that fp32 \

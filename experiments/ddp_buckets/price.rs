@@ -19,13 +19,10 @@ pub fn grid() -> Grid<Price> {
         .no_plots()
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// Each cell's check, what can be worked out by hand of its memory, and outputs that DDP halves.
-    const CHECKED: &str = r#"
-import gc, step as ddp_buckets
+    buckets_are_what_can_be_worked_out_by_hand_and_the_check_sees_other_gradients: "ddp_buckets", r#"
+import gc
 gc.freeze()
 
 of = "model=mlp-4x64 batch=4 by=pytorch cap={} ddp={}"
@@ -42,14 +39,5 @@ print(*(live(moment, way)["extra"] for moment in ("load", "1-backward", "2-rebui
 forward = ddp_buckets.DistributedDataParallel.forward
 ddp_buckets.DistributedDataParallel.forward = lambda self, inputs: forward(self, inputs) / 2
 checks()
-"#;
-
-    #[test]
-    fn buckets_are_what_can_be_worked_out_by_hand_and_the_check_sees_other_gradients() {
-        assert_python_says(
-            "ddp_buckets",
-            CHECKED,
-            "ok ok ok ok\nTrue True\n1.0 1.0 1.0 0.0 1.0 1.0 1.0 0.0\ninvalid invalid invalid invalid\n",
-        );
-    }
+"#, "ok ok ok ok\nTrue True\n1.0 1.0 1.0 0.0 1.0 1.0 1.0 0.0\ninvalid invalid invalid invalid\n"
 }

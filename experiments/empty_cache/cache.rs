@@ -10,7 +10,7 @@ pub fn grid() -> Grid<Cache> {
     let long = |model: &'static str, batch: i64, neighbour: Neighbour, conf: &[&'static str]| {
         Cache::cross(model, batch, 40, neighbour, conf, Policy::ALL)
     };
-    let is_default = |c: &Cache| c.conf == AllocConf("default");
+    const DEFAULT: AllocConf = AllocConf("default");
     let alone = move |c: &Cache| c.neighbour == Nobody && c.steps == Steps(40);
     Grid::new("cache", step)
         .compare::<Policy>()
@@ -34,29 +34,26 @@ pub fn grid() -> Grid<Cache> {
                 .on(CUDA)
                 .rule(
                     ratio(CACHED)
-                        .of(move |c: &Cache| c.policy != Never && alone(c) && is_default(c))
+                        .at(DEFAULT)
+                        .of(move |c: &Cache| c.policy != Never && alone(c))
                         .confirm(at_most(0.80))
                         .refute(at_least(1.00)),
                 )
                 // Without any call something has to fail, or there is nothing to avoid.
-                .rule(value(REFUSED).of(move |c: &Cache| c.policy == Never && is_default(c)).confirm(at_least(0.01)).refute(at_most(0.0)))
-                .rule(value(REFUSED).of(move |c: &Cache| c.policy == EveryStep && is_default(c)).confirm(at_most(0.0)).refute(at_least(0.01))),
+                .rule(value(REFUSED).at(DEFAULT).at(Never).confirm(at_least(0.01)).refute(at_most(0.0)))
+                .rule(value(REFUSED).at(DEFAULT).at(EveryStep).confirm(at_most(0.0)).refute(at_least(0.01))),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "empty-cache-cost",
                 "huggingface/peft#2894",
                 "250 steps take 45 s without it, 50 s with a call every tenth step, 65 to 108 s with one every step; reserved 19.3 against \
                  23.5 GB",
             )
             .on(CUDA)
-            .rule(ratio(RESERVED).of(move |c: &Cache| c.policy == EveryStep && alone(c) && is_default(c)).reproduces(19.3 / 23.5))
-            .rule(ratio(TIME).of(|c: &Cache| c.policy == EveryTenth && c.steps == Steps(10)).reproduces(50.0 / 45.0))
-            .rule(
-                ratio(TIME)
-                    .of(|c: &Cache| c.policy == EveryStep && c.steps == Steps(10))
-                    .holds(within(65.0 / 45.0..=108.0 / 45.0)),
-            )
+            .rule(ratio(RESERVED).at(DEFAULT).at(EveryStep).of(alone).reproduces(19.3 / 23.5))
+            .rule(ratio(TIME).at(EveryTenth).at(Steps(10)).reproduces(50.0 / 45.0))
+            .rule(ratio(TIME).at(EveryStep).at(Steps(10)).holds(within(65.0 / 45.0..=108.0 / 45.0)))
             .setup("Theirs fine-tunes an adapter on a large language model; ours trains a GPT on sequences of varying length."),
         )
         .plot(
@@ -80,14 +77,7 @@ mod tests {
 
     #[test]
     fn the_check_sees_a_step_that_is_left_out() {
-        let cell = Cache {
-            model: ModelName("gpt-2x64"),
-            batch: Batch(2),
-            steps: Steps(3),
-            neighbour: Neighbour::Nobody,
-            conf: AllocConf("default"),
-            policy: Policy::EveryStep,
-        };
+        let cell = Cache::cross("gpt-2x64", 2, 3, Neighbour::Nobody, "default", Policy::EveryStep)[0];
         check(&protocol(), cell).holds();
         broken(&protocol(), cell, |bench| step(with(cell, Steps(2)), bench)).sees("parameter: expected equal");
     }

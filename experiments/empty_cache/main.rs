@@ -33,9 +33,7 @@ levels! {
 
 cell! { Tight { model: ModelName, batch: Batch, steps: Steps, neighbour: Neighbour, memory: DeviceMemory, policy: Policy } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     let tight = Grid::new("little memory", |c: Tight, bench| train(c.model, c.batch, c.steps, c.neighbour, c.policy, bench))

@@ -60,9 +60,7 @@ levels! {
 
 cell! { Dropping { watched: Watched, dropped: Dropped, size: Size, reference: Reference, moment: Moment } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("free_tensors", "Dropping tensors")

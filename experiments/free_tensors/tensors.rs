@@ -10,7 +10,7 @@ pub fn grid() -> Grid<Dropping> {
     };
     let of_tensor: [Reference; 5] = [Nothing, Clone, View, Graph, Gradient];
     let of_model: [Reference; 5] = [Nothing, Optimizer, Loss, Gradients, Row];
-    let after = |c: &Dropping| c.watched == Watched::Tensors && c.moment == Moment::Dropped;
+    let after = || value(FREED).at(Watched::Tensors).at(Moment::Dropped);
     Grid::new("bytes of tensors", step)
         .compare::<Moment>()
         .quick(of(Dropped::Tensor, "16MiB", &of_tensor))
@@ -31,18 +31,8 @@ pub fn grid() -> Grid<Dropping> {
                  surviving reference keeps it",
             )
             .on(CUDA) // elsewhere only its first two parts of six can be judged
-            .rule(
-                value(FREED)
-                    .of(move |c: &Dropping| after(c) && c.reference == Nothing)
-                    .confirm(within(0.99..=1.01))
-                    .refute(at_most(0.50)),
-            )
-            .rule(
-                value(FREED)
-                    .of(move |c: &Dropping| after(c) && matches!(c.reference, Clone | View | Graph | Optimizer))
-                    .confirm(at_most(0.01))
-                    .refute(at_least(0.50)),
-            )
+            .rule(after().at(Nothing).confirm(within(0.99..=1.01)).refute(at_most(0.50)))
+            .rule(after().at([Clone, View, Graph, Optimizer]).confirm(at_most(0.01)).refute(at_least(0.50)))
             .changed("22 November 2026: no longer judged on the CPU, where the first two of its six parts alone can be."),
         )
         .no_plots()

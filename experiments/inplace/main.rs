@@ -8,9 +8,7 @@ mod memory;
 
 use harness::lab::*;
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("inplace", "In-place operations")

@@ -39,7 +39,7 @@ pub fn grid() -> Grid<Pointwise> {
             Claim::new("inplace-memory", "1", "in-place operations use more memory; relu(x).clone() is the better form")
                 .rule(
                     ratio(PEAK)
-                        .of(|c: &Pointwise| c.form == Clone)
+                        .at(Clone)
                         .confirm(at_most(0.98))
                         .refute(at_least(1.02))
                         // Where the peak lies in the backward pass of whatever follows, no form of the operation moves it.
@@ -49,7 +49,7 @@ pub fn grid() -> Grid<Pointwise> {
                     "20 November 2026: judged only where saved activations make at least half of the peak. One operation with a gradient has \
                      its peak in the backward pass of what follows it, which no form of the operation moves (1.00x).",
                 )
-                .before(ratio(PEAK).of(|c: &Pointwise| c.form == Clone).confirm(at_most(0.98)).refute(at_least(1.02))),
+                .before(ratio(PEAK).at(Clone).confirm(at_most(0.98)).refute(at_least(1.02))),
         )
 }
 

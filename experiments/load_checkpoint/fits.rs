@@ -20,7 +20,7 @@ pub fn loading() -> Grid<Loading> {
         .passes(COUNT)
         .on(CUDA)
         .metrics(&[FITS, PEAK])
-        .answers("load-device", value(FITS).of(|c: &Loading| c.map == Map::Nothing).confirm(at_most(0.0)).refute(at_least(1.0)))
+        .answers("load-device", value(FITS).at(Map::Nothing).confirm(at_most(0.0)).refute(at_least(1.0)))
         .no_plots()
 }
 

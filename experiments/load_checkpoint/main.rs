@@ -34,9 +34,7 @@ cell! { Loaded { model: ModelName, by: By, saved: Saved, map: Map, reader: Reade
 const SMALL: ModelName = ModelName("mlp-4x2048");
 const LARGE: ModelName = ModelName("mlp-4x4096");
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("load_checkpoint", "Loading a checkpoint")
@@ -77,26 +75,16 @@ impl Reader {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The bytes of a load on the counted CPU, in models; the cells' own checks, and with nothing loaded.
-    const CHECKED: &str = r#"
-import step
-
+    a_load_holds_the_model_twice_and_the_check_sees_a_parameter_that_was_not_loaded: "load_checkpoint", r#"
 of = "model=mlp-2x256 by=pytorch saved=cpu map=cpu reader="
-loads = [reader for reader in step.READERS if step.READERS[reader] is not None]
+loads = [reader for reader in load_checkpoint.READERS if load_checkpoint.READERS[reader] is not None]
 for reader in ("as-saved", "load"):
-    found = memory(step.prepare, of + reader)
+    found = memory(load_checkpoint.prepare, of + reader)
     print(*(found[metric] for metric in ("load_peak", "held", "dropped")))
-print(*(check(step.prepare, of + reader, of + "as-saved") for reader in loads))
+print(*(check(load_checkpoint.prepare, of + reader, of + "as-saved") for reader in loads))
 torch.nn.Module.load_state_dict = lambda *_: None
-print(*(check(step.prepare, of + reader, of + "as-saved") for reader in loads))
-"#;
-
-    #[test]
-    fn a_load_holds_the_model_twice_and_the_check_sees_a_parameter_that_was_not_loaded() {
-        assert_python_says("load_checkpoint", CHECKED, "1.0 1.0 1.0\n2.0 2.0 1.0\nok ok ok\ninvalid invalid invalid\n");
-    }
+print(*(check(load_checkpoint.prepare, of + reader, of + "as-saved") for reader in loads))
+"#, "1.0 1.0 1.0\n2.0 2.0 1.0\nok ok ok\ninvalid invalid invalid\n"
 }

@@ -17,17 +17,11 @@ pub fn grid() -> Grid<Whole> {
         .check(|_| equal(5e-2))
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new(
+            Claim::ours(
                 "loss-gpt2",
-                "this lab",
                 "in a step of GPT-2 124M the loss takes a third of the peak or more, and a fused head frees it",
             )
-            .rule(
-                ratio(PEAK)
-                    .of(|c: &Whole| c.how == Fused && c.model == ModelName("gpt2"))
-                    .confirm(at_most(0.67))
-                    .refute(at_least(0.90)),
-            )
+            .rule(ratio(PEAK).at(Fused).at(ModelName("gpt2")).confirm(at_most(0.67)).refute(at_least(0.90)))
             .changed(LEAST_WAS_SET),
         )
         .plot(bars(PEAK).caption("Peak of a training step of GPT-2 under bf16 autocast with AdamW, against the plain loss's"))

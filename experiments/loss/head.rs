@@ -35,19 +35,19 @@ pub fn grid() -> Grid<Head> {
         .check(|c| equal(if c.dtype == Fp32 { 1e-5 } else { 2e-2 }))
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new("loss-fused", "this lab", "a fused head and loss take the logits out of memory")
+            Claim::ours("loss-fused", "a fused head and loss take the logits out of memory")
                 .rule(saves(Fused))
                 .rule(price(Fused, 1.5))
                 .changed(LEAST_WAS_SET),
         )
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new("loss-chunked", "this lab", "a loss in chunks over tokens needs half of a plain one's memory")
+            Claim::ours("loss-chunked", "a loss in chunks over tokens needs half of a plain one's memory")
                 .rule(saves(Chunked))
                 .rule(price(Chunked, 1.25)),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "cut-your-losses",
                 "Wijmans et al., arXiv 2411.09009, table 1",
                 "Gemma 2 (2B), 8,192 tokens, loss and gradient on an A100 with 80 GB: plain 28,000 MB, their kernel 1,164 MB",

@@ -21,9 +21,7 @@ levels! {
     Fused "head and cross-entropy of some tokens at a time, both recomputed in the backward pass: the logits are never whole" => "fused head and loss",
 }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("loss", "Chunked and fused loss")
@@ -46,33 +44,21 @@ pub fn protocol() -> Protocol {
         .threat("The time of a CPU, whose products take a larger share of the step than on a GPU: the head's second product weighs more here.")
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The cells' own checks: 601 tokens are no multiple of a chunk's, so that the last is shorter. A plain loss keeps log-softmax's output, a chunked one
     /// the logits themselves, a fused one neither. Then with means of chunks in the place of sums.
-    const CHECKED: &str = r#"
-import step
-
+    every_loss_is_the_plain_one_and_the_check_sees_a_mean_of_means: "loss", r#"
 def checks():
     for dtype, tolerance in [("fp32", 1e-5), ("bf16", 2e-2)]:
         of = f"width=16 vocabulary=1000 tokens=601 dtype={dtype} by=pytorch how="
-        print(*(check(step.prepare, of + how, of + "plain", tolerance) for how in ("no-upcast", "chunked", "fused")))
+        print(*(check(loss.prepare, of + how, of + "plain", tolerance) for how in ("no-upcast", "chunked", "fused")))
     of = "model=gpt-2x32 batch=8 by=pytorch how="
-    print(*(check(step.prepare, of + how, of + "plain", 5e-2) for how in ("chunked", "fused")))
+    print(*(check(loss.prepare, of + how, of + "plain", 5e-2) for how in ("chunked", "fused")))
 
 checks()
 of = "width=16 vocabulary=1000 tokens=601 dtype=fp32 by=pytorch how="
-print(*(round(memory(step.prepare, of + how)["activations"] / (4 * 601 * 1000), 1) for how in ("plain", "chunked", "fused")))
-step.entropy = lambda logits, targets: torch.nn.functional.cross_entropy(logits.float(), targets)
+print(*(round(memory(loss.prepare, of + how)["activations"] / (4 * 601 * 1000), 1) for how in ("plain", "chunked", "fused")))
+loss.entropy = lambda logits, targets: torch.nn.functional.cross_entropy(logits.float(), targets)
 checks()
-"#;
-
-    #[test]
-    fn every_loss_is_the_plain_one_and_the_check_sees_a_mean_of_means() {
-        let expected =
-            "ok ok ok\nok ok ok\nok ok\n1.0 1.0 0.0\ninvalid invalid invalid\ninvalid invalid invalid\ninvalid invalid\n";
-        assert_python_says("loss", CHECKED, expected);
-    }
+"#, "ok ok ok\nok ok ok\nok ok\n1.0 1.0 0.0\ninvalid invalid invalid\ninvalid invalid invalid\ninvalid invalid\n"
 }

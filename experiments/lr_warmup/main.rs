@@ -21,9 +21,7 @@ number! { Batch "samples of a step, of 1024" }
 /// Values decide everything here, and a simulated GPU has none.
 const NOT_DRY: &[Platform] = &[Platform::Cpu, Platform::Gpu];
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("lr_warmup", "Learning-rate warm-up")

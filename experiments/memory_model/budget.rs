@@ -32,22 +32,11 @@ pub fn grid() -> Grid<Budget> {
         .no_plots()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use harness::lab::testing::assert_python_says;
-
-    const SAID: &str = r#"
+python_test! {
+    a_device_has_what_the_formula_says: "memory_model", r#"
 import math
-import step as memory_model
-
 for cell in ["model=mlp-4x512 optimizer=adam", "model=gpt-4x128 optimizer=adam", "model=resnet-4x16-gn optimizer=sgd"]:
     formula = memory(memory_model.prepare, cell + " batch=64 precision=fp32 accumulate=1 checkpoint=none by=pytorch")["formula"]
     print(f"{math.ceil(formula / 2**20)}MiB")
-"#;
-
-    #[test]
-    fn a_device_has_what_the_formula_says() {
-        assert_python_says("memory_model", SAID, &AS_TOLD.map(|told| format!("{told}\n")).concat());
-    }
+"#, &AS_TOLD.map(|told| format!("{told}\n")).concat()
 }

@@ -52,23 +52,13 @@ fn of_each(plot: Plot<Training>) -> Plot<Training> {
     plot.by::<ModelName>().by::<Batch>().by::<Optimizer>().by::<Accumulate>()
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The cells' own check, and with another batch. The formula counts parameters, state and activations. A prediction is wrong for the cards
     /// between it and the need: of half of the need those of 1/2, and of 2^(-3/4), 2^(-1/2) and 2^(-1/4) of it.
-    const CHECKED: &str = r#"
-import step as memory_model
-
+    the_check_sees_other_samples_and_the_formula_is_the_guides: "memory_model", r#"
 of = "model=mlp-4x32 optimizer=adam precision=fp32 accumulate=4 by=pytorch batch={} checkpoint={}"
 print(*(check(memory_model.prepare, of.format(batch, "sqrt"), of.format(16, "none"), 1e-5) for batch in (16, 12)))
 print(memory_model.formula(1000, "sgd", 500), memory_model.formula(1000, "adam", 500))
 print(*(17 * memory_model.wrong_calls(predicted, 100) for predicted in (100, 50, 200)))
-"#;
-
-    #[test]
-    fn the_check_sees_other_samples_and_the_formula_is_the_guides() {
-        assert_python_says("memory_model", CHECKED, "ok invalid\n4500 12500\n0.0 4.0 4.0\n");
-    }
+"#, "ok invalid\n4500 12500\n0.0 4.0 4.0\n"
 }

@@ -13,9 +13,7 @@ use harness::lab::*;
 number! { Batch "samples of a step" }
 levels! { Optimizer "optimizer, with PyTorch's defaults": Sgd "", Adam "", Adamw "" }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("memory_model", "Predicting memory")

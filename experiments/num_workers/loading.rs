@@ -31,43 +31,32 @@ pub fn grid() -> Grid<Loading> {
         .passes(CHECK | ROUNDS)
         .metrics(&[RATE, FIRST, GAP_NEW, GAP_KEPT, GAP_RATIO, GAP_SHARE, PROPORTIONAL, SAMPLES_ERROR])
         .check(|_| equal(0.0))
+        .judged_on(&[Platform::Python])
         .claim(
-            Claim::new("workers-faster", "1 3", "more workers load faster").on(&[Platform::Python]).rule(
-                ratio(RATE)
-                    .of(|c: &Loading| c.transform == Work::Heavy && matches!(c.workers, One | PerCore))
-                    .confirm(at_least(1.2))
-                    .refute(at_most(1.02)),
-            ),
+            Claim::new("workers-faster", "1 3", "more workers load faster")
+                .rule(ratio(RATE).at(Work::Heavy).at([One, PerCore]).confirm(at_least(1.2)).refute(at_most(1.02))),
         )
         .claim(
             Claim::new("workers-too-many", "1", "too many workers make loading slower")
-                .on(&[Platform::Python])
-                .rule(
-                    lowest(RATE)
-                        .of(beyond_cores)
-                        .over(|c: &Loading| c.transform == Work::Heavy)
-                        .confirm(at_most(0.95))
-                        .refute(at_least(0.98)),
-                )
+                .rule(lowest(RATE).of(beyond_cores).over_at(Work::Heavy).confirm(at_most(0.95)).refute(at_least(0.98)))
                 .changed(BEYOND)
                 .before(
                     lowest(RATE)
                         .of(three_per_core)
-                        .over(|c: &Loading| c.transform == Work::Heavy && matches!(c.workers, Nobody | PerCore | ThreePerCore))
+                        .over_at(Work::Heavy)
+                        .over_at([Nobody, PerCore, ThreePerCore])
                         .confirm(at_most(0.95))
                         .refute(at_least(0.98)),
                 ),
         )
         .claim(
             Claim::new("workers-2-4x", "3", "two to four workers for each core are right")
-                .on(&[Platform::Python])
                 .rule(highest(RATE).of(beyond_cores).over(one_per_core).confirm(at_least(1.05)).refute(at_most(1.02)))
                 .changed(BEYOND)
                 .before(highest(RATE).of(three_per_core).over(one_per_core).confirm(at_least(1.05)).refute(at_most(1.02))),
         )
         .claim(
             Claim::new("persistent-workers", "3", "workers that stay save the start of each epoch")
-                .on(&[Platform::Python])
                 .rule(value(GAP_RATIO).of(one_per_core).holds(at_most(0.5))),
         )
         .plot(bars(RATE).caption("Samples per second by number of workers, against none").by::<Work>())

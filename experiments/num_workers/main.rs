@@ -33,9 +33,7 @@ levels! {
     FourPerCore as "4x" "four times as many as cores",
 }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("num_workers", "DataLoader workers")
@@ -65,21 +63,16 @@ pub fn protocol() -> Protocol {
         )
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The cells' own checks; then an order that depends on the workers, and samples that are lost.
-    const CHECKED: &str = r#"
-import step as workers
-
+    the_check_sees_an_order_that_depends_on_the_workers_and_samples_that_are_lost: "num_workers", r#"
 WAITING, LIGHT = "by=pytorch prefetch=", "by=pytorch transform=light samples=64 workers="
 
 def checked(cell, baseline, change=lambda step: None):
     # The baseline comes first.
     changes = iter([lambda step: None, change])
     def prepare(of, bench):
-        step = workers.prepare(of, bench)
+        step = num_workers.prepare(of, bench)
         next(changes)(step)
         return step
     try:
@@ -91,15 +84,10 @@ def reseed(step):
     step.seed += 1
 
 def lose(step):
-    step.data = workers.Subset(step.data, range(48))
+    step.data = num_workers.Subset(step.data, range(48))
 
 print(checked(LIGHT + "1x", LIGHT + "0"), checked(WAITING + "4", WAITING + "2"))
 print(checked(LIGHT + "1x", LIGHT + "0", reseed), checked(WAITING + "4", WAITING + "2", reseed))
 print(checked(LIGHT + "1x", LIGHT + "0", lose))
-"#;
-
-    #[test]
-    fn the_check_sees_an_order_that_depends_on_the_workers_and_samples_that_are_lost() {
-        assert_python_says("num_workers", CHECKED, "ok ok\ninvalid invalid\n3 tensors to compare with 4\n");
-    }
+"#, "ok ok\ninvalid invalid\n3 tensors to compare with 4\n"
 }

@@ -27,12 +27,7 @@ pub fn grid() -> Grid<Training> {
         .claim(
             Claim::new("loading-total", "3", "without the loading bottleneck training takes much less time")
                 .on(&[Platform::Python])
-                .rule(
-                    ratio(TIME)
-                        .of(|c: &Training| c.transform == Heavy && c.workers == Workers::PerCore)
-                        .confirm(at_most(1.0 / 1.2))
-                        .refute(at_least(1.0 / 1.02)),
-                ),
+                .rule(ratio(TIME).at(Heavy).at(Workers::PerCore).confirm(at_most(1.0 / 1.2)).refute(at_least(1.0 / 1.02))),
         )
         .no_plots()
 }

@@ -12,7 +12,7 @@ number! { Prefetch "batches prefetched for each worker" }
 cell! { Waiting { by: By, prefetch: Prefetch } }
 
 pub fn grid() -> Grid<Waiting> {
-    let gain = |metric| ratio(metric).of(|c: &Waiting| c.prefetch == Prefetch(4)).confirm(at_least(1.05)).refute(at_most(1.02));
+    let gain = |metric| ratio(metric).at(Prefetch(4)).confirm(at_least(1.05)).refute(at_most(1.02));
     Grid::new("samples that wait for storage", in_python)
         .compare::<Prefetch>()
         .quick_and_full(Waiting::cross(By::Pytorch, [2, 4]))

@@ -21,9 +21,7 @@ levels! {
 
 cell! { Offloading { model: ModelName, batch: Batch, offloaded: Offloaded, by: By } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("offloading", "Offload to the host")
@@ -58,9 +56,9 @@ fn memory() -> Grid<Offloading> {
         .on(CUDA)
         .metrics(&[HOST, MOVED])
         .claim(
-            Claim::new("offload-activations", "this lab", "save_on_cpu over the forward pass leaves at most half of the peak")
+            Claim::ours("offload-activations", "save_on_cpu over the forward pass leaves at most half of the peak")
                 .on(BY_PYTHON)
-                .rule(ratio(PEAK).of(|c: &Offloading| c.offloaded == Activations).confirm(at_most(0.5)).refute(at_least(0.7))),
+                .rule(ratio(PEAK).at(Activations).confirm(at_most(0.5)).refute(at_least(0.7))),
         )
         .claim(
             Claim::new(
@@ -69,7 +67,7 @@ fn memory() -> Grid<Offloading> {
                 "an optimizer on the CPU takes its state off the GPU: at least a tenth of the peak",
             )
             .on(BY_PYTHON)
-            .rule(ratio(PEAK).of(|c: &Offloading| c.offloaded == Optimizer).confirm(at_most(0.9)).refute(at_least(0.97))),
+            .rule(ratio(PEAK).at(Optimizer).confirm(at_most(0.9)).refute(at_least(0.97))),
         )
         // Set on 25 November 2026, before any figure of a second stream.
         .claim(
@@ -79,16 +77,10 @@ fn memory() -> Grid<Offloading> {
                 "copies on a second stream leave at most a tenth more of the peak than save_on_cpu",
             )
             .on(BY_PYTHON)
-            .rule(
-                highest(PEAK)
-                    .of(|c: &Offloading| c.offloaded == SecondStream)
-                    .over(|c: &Offloading| c.offloaded == Activations)
-                    .confirm(at_most(1.1))
-                    .refute(at_least(1.3)),
-            ),
+            .rule(highest(PEAK).at(SecondStream).over_at(Activations).confirm(at_most(1.1)).refute(at_least(1.3))),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "torchtune-offloading",
                 "torchtune, README.md, 'Optimization flags'",
                 "Llama 3.2 3B on an A100: activation offloading takes 23.1 to 21.8 GiB, and 7,309 to 7,301 tokens a second",
@@ -116,21 +108,16 @@ fn training() -> Grid<Offloading> {
             _ => equal(0.0),
         })
         .claim(
-            Claim::new("offload-same", "this lab", "offloaded activations leave a training step's result as it is, to the bit")
+            Claim::ours("offload-same", "offloaded activations leave a training step's result as it is, to the bit")
                 .on(&[Platform::Gpu, Platform::Python])
                 .rule(value(PARAMETER_ERROR).of(|c: &Offloading| !matches!(c.offloaded, Nothing | Optimizer)).holds(at_most(0.0))),
         )
         .no_plots()
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The check of each cell, then with a host that loses a bit of what it is given.
-    const CHECKED: &str = r#"
-import step as offloading
-
+    the_check_sees_a_host_that_rounds_and_an_optimizer_that_does_nothing: "offloading", r#"
 def checks():
     of = "model=small-gpt batch=2 by=pytorch offloaded="
     print(*(check(offloading.Training, of + what, of + "nothing", 1e-6 * (what == "optimizer")) for what in everything))
@@ -148,10 +135,5 @@ packed = offloading.OnSecondStream.pack
 offloading.OnSecondStream.pack = lambda self, tensor: packed(self, rounded(tensor))
 offloading.HostAdamW.step = lambda self: None
 checks()
-"#;
-
-    #[test]
-    fn the_check_sees_a_host_that_rounds_and_an_optimizer_that_does_nothing() {
-        assert_python_says("offloading", CHECKED, "ok ok ok ok ok\ninvalid invalid invalid invalid invalid\n");
-    }
+"#, "ok ok ok ok ok\ninvalid invalid invalid invalid invalid\n"
 }

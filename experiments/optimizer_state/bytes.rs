@@ -28,20 +28,19 @@ pub fn grid() -> Grid<Bytes> {
         .check(|c| relation(c.implementation))
         .claim(
             Claim::new("step-optimizer", "4", "an optimizer's state: Adam keeps twice the model, RMSProp once")
-                .rule(agreement(STATE, CLAIMED, 0.95..=1.05, 1.0).of(|c: &Bytes| matches!(c.optimizer, Adam | Rmsprop))),
+                .rule(agreement(STATE, CLAIMED, 0.95..=1.05, 1.0).at([Adam, Rmsprop])),
         )
         .claim(
-            Claim::new(
+            Claim::ours(
                 "step-temporaries",
-                "this lab",
                 "Adam's step needs temporaries as large as the model with foreach, PyTorch's default on a GPU, and next to none when fused",
             )
             .rule(value(TEMPORARY_RATIO).of(adam(Foreach)).confirm(at_least(0.90)).refute(at_most(0.50)))
             .rule(value(TEMPORARY_RATIO).of(adam(Fused)).confirm(at_most(0.05)).refute(at_least(0.50)))
             .changed("22 November 2026: made a claim when the figures had been seen; it was a picture before."),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "vit-l16-temporaries",
                 "PyTorch tutorial, optimizer step fused into the backward pass",
                 "ViT-L/16 with Adam: parameters 1.2 GB, state 2.4 GB, and in the step 1.2 GB of temporaries, for foreach only",
@@ -73,15 +72,10 @@ pub fn time() -> Grid<Time> {
         .no_plots()
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The cells' own checks; then Adam, which forgets AdamW's weight decay, in its place, and a copy that updates. State is as many numbers for
     /// each parameter as the algorithm says, and a counter of 4 bytes for some of the tensors.
-    const CHECKED: &str = r#"
-import step as optimizer_state
-
+    the_checks_see_another_algorithm_and_state_is_what_the_algorithm_says: "optimizer_state", r#"
 def of(method, how, model="model=mlp-2x32"):
     return f"{model} optimizer={method} implementation={how} by=pytorch"
 
@@ -97,10 +91,5 @@ for method, numbers in [("sgd", 0), ("momentum", 1), ("rmsprop", 1), ("adam", 2)
 adamw = optimizer_state.METHODS["adamw"]
 optimizer_state.METHODS["adamw"] = lambda own, **how: adamw(own, **how) if how == {"foreach": False} else torch.optim.Adam(own, 1e-3, **how)
 checks(("adamw", "fused"))
-"#;
-
-    #[test]
-    fn the_checks_see_another_algorithm_and_state_is_what_the_algorithm_says() {
-        assert_python_says("optimizer_state", CHECKED, "ok ok ok ok ok\nok invalid\ninvalid\n");
-    }
+"#, "ok ok ok ok ok\nok invalid\ninvalid\n"
 }

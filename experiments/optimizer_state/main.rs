@@ -35,9 +35,7 @@ levels! {
     Copy "no optimizer: copies the bytes that the step must move, which is the memory's own limit" => "only copying as many bytes",
 }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("optimizer_state", "Optimizer state and temporaries")

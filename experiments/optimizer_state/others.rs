@@ -20,27 +20,22 @@ pub fn bytes() -> Grid<Others> {
         .quick_and_full(Others::cross(["gpt2", "llama-1b", "vit-l16"], Today::ALL, By::Pytorch))
         .passes(COUNT)
         .on(CUDA)
+        .judged_on(BY_PYTHON)
         .metrics(&[STATE, STATE_RATIO, STEP_PEAK, TEMPORARY_RATIO])
         .claim(
             Claim::new("lion-state", "Chen et al., arXiv 2302.06675", "Lion keeps half of AdamW's state: one moment")
-                .on(BY_PYTHON)
-                .rule(
-                    ratio(STATE).of(|c: &Others| c.method == Today::Lion).confirm(within(0.49..=0.51)).refute(outside(0.4..=0.6)),
-                ),
+                .rule(ratio(STATE).at(Today::Lion).confirm(within(0.49..=0.51)).refute(outside(0.4..=0.6))),
         )
         .claim(
-            Claim::new("muon-state", "this lab", "Muon for the blocks' matrices takes three tenths off AdamW's state, or more")
-                .on(BY_PYTHON)
-                .rule(ratio(STATE).of(|c: &Others| c.method == Today::Muon).confirm(at_most(0.7)).refute(at_least(0.9))),
+            Claim::ours("muon-state", "Muon for the blocks' matrices takes three tenths off AdamW's state, or more")
+                .rule(ratio(STATE).at(Today::Muon).confirm(at_most(0.7)).refute(at_least(0.9))),
         )
         .claim(
-            Claim::new(
+            Claim::ours(
                 "muon-temporaries",
-                "this lab",
                 "Muon's step, matrix by matrix, needs at most half of the temporaries of AdamW's default",
             )
-            .on(BY_PYTHON)
-            .rule(ratio(STEP_PEAK).of(|c: &Others| c.method == Today::Muon).confirm(at_most(0.5)).refute(at_least(0.9))),
+            .rule(ratio(STEP_PEAK).at(Today::Muon).confirm(at_most(0.5)).refute(at_least(0.9))),
         )
         .no_plots()
 }
@@ -58,14 +53,9 @@ pub fn same_step() -> Grid<SameStep> {
         .no_plots()
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The cells' own checks, then with steps that forget what came before.
-    const CHECKED: &str = r#"
-import step as optimizer_state
-
+    the_checks_see_steps_that_forget: "optimizer_state", r#"
 def checks():
     of = "model=small-gpt method={} by=pytorch written={}"
     step = lambda method, tolerance: check(optimizer_state.Stepping, of.format(method, "optimizer"), of.format(method, "formula"), tolerance)
@@ -76,10 +66,5 @@ for optimizer in (torch.optim.Muon, optimizer_state.Lion):
     step = optimizer.step
     optimizer.step = lambda self, step=step: (self.state.clear(), step(self))
 checks()
-"#;
-
-    #[test]
-    fn the_checks_see_steps_that_forget() {
-        assert_python_says("optimizer_state", CHECKED, "ok ok\ninvalid invalid\n");
-    }
+"#, "ok ok\ninvalid invalid\n"
 }

@@ -23,9 +23,7 @@ levels! {
 
 cell! { Packing { model: ModelName, lengths: Lengths, arranged: Arranged, by: By } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("packing", "Packing sequences")
@@ -51,27 +49,25 @@ fn memory() -> Grid<Packing> {
         .quick_and_full(Packing::cross("llama-12x768", Lengths::ALL, Arranged::ALL, By::Pytorch))
         .passes(COUNT)
         .on(CUDA)
+        .judged_on(BY_PYTHON)
         .metrics(&[PADDING, USEFUL, PER_TOKEN])
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new("packing-memory", "this lab", "where lengths vary packing halves the memory for each useful token")
-                .on(BY_PYTHON)
+            Claim::ours("packing-memory", "where lengths vary packing halves the memory for each useful token")
                 .rule(ratio(PER_TOKEN).of(varied(Packed)).confirm(at_most(0.5)).refute(at_least(0.9))),
         )
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new("grouping-padding", "this lab", "grouping by length leaves a tenth of padding at most")
-                .on(BY_PYTHON)
+            Claim::ours("grouping-padding", "grouping by length leaves a tenth of padding at most")
                 .rule(value(PADDING).of(varied(Grouped)).confirm(at_most(0.10)).refute(at_least(0.25))),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "padding-free",
                 "fms-acceleration, scripts/benchmarks/refs_orca/a100_80gb_pf.csv",
                 "Mistral 7B in 4 bits with LoRA, eight texts a step, one A100: without padding a step takes 2.96 GB above what stays, and 13.47 GB \
                  with it; the run takes 841 s, and 1,272 s with it",
             )
-            .on(BY_PYTHON)
             // The figure of ours had been recorded before this was set.
             .rule(ratio(PER_TOKEN).of(varied(Packed)).reproduces(2.96 / 13.47))
             .setup(
@@ -92,20 +88,17 @@ fn gradients() -> Grid<Packing> {
         .check(|_| equal(1e-4))
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new("packing-same", "this lab", "packed sequences give the gradients of padded ones")
+            Claim::ours("packing-same", "packed sequences give the gradients of padded ones")
                 .on(&[Platform::Gpu, Platform::Python])
                 .rule(value(GRADIENT_ERROR).of(|c: &Packing| c.arranged != Arranged::Padded).holds(at_most(1e-4))),
         )
         .no_plots()
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The checks of both cells, then without the mask that keeps a row's sequences apart.
-    const CHECKED: &str = r#"
-import contextlib, step as packing
+    the_check_sees_sequences_that_attend_to_one_another: "packing", r#"
+import contextlib
 
 def checks():
     of = "model=llama-2x64 lengths=log-normal by=pytorch arranged="
@@ -114,10 +107,5 @@ def checks():
 checks()
 packing.attending_by = lambda mask: contextlib.nullcontext()
 checks()
-"#;
-
-    #[test]
-    fn the_check_sees_sequences_that_attend_to_one_another() {
-        assert_python_says("packing", CHECKED, "ok ok\nok invalid\n");
-    }
+"#, "ok ok\nok invalid\n"
 }

@@ -15,7 +15,7 @@ const SIZES: [i64; 8] = [4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20
 
 pub fn grid() -> Grid<Copies> {
     use {Call::*, Direction::*};
-    let pinned_to_device = |c: &Copies| c.direction == ToDevice && c.memory == Memory::Pinned;
+    let pinned = |rule: Rule<Copies>| rule.at(ToDevice).at(Memory::Pinned);
     let largest = |direction, bytes| {
         move |c: &Copies| *c == Copies { direction, call: NonBlocking, bytes: Bytes(bytes), memory: Memory::Pinned }
     };
@@ -32,25 +32,20 @@ pub fn grid() -> Grid<Copies> {
         .claim(
             Claim::new("pin-faster", "3 5", "transfers from pinned memory are faster")
                 .on(&[Platform::Gpu])
-                .rule(
-                    ratio(BANDWIDTH)
-                        .of(move |c: &Copies| pinned_to_device(c) && c.bytes.0 >= 1 << 20)
-                        .confirm(at_least(1.20))
-                        .refute(at_most(1.02)),
-                ),
+                .rule(pinned(ratio(BANDWIDTH)).of(|c| c.bytes.0 >= 1 << 20).confirm(at_least(1.20)).refute(at_most(1.02))),
         )
         .claim(
             Claim::new("pin-larger", "5", "the larger the data, the larger the gain from pinning")
                 .on(&[Platform::Gpu])
-                .rule(trend(BANDWIDTH).along::<Bytes>().of(pinned_to_device).holds(at_least(0.8))),
+                .rule(pinned(trend(BANDWIDTH)).along::<Bytes>().holds(at_least(0.8))),
         )
-        .published(
-            Published::new("pin-h2d-gen5", "nvbandwidth logs", "55.4 GB/s from host to device over PCI Express generation 5 x16")
+        .claim(
+            Claim::published("pin-h2d-gen5", "nvbandwidth logs", "55.4 GB/s from host to device over PCI Express generation 5 x16")
                 .rule(value(BANDWIDTH).of(largest(ToDevice, 1 << 30)).reproduces(55.4e9))
                 .setup("nvbandwidth copies without PyTorch. Comparable on a link of generation 5 with 16 lanes: see the share of the link."),
         )
-        .published(
-            Published::new("pin-d2h-gen5", "nvbandwidth logs", "55.2 GB/s from device to host over PCI Express generation 5 x16")
+        .claim(
+            Claim::published("pin-d2h-gen5", "nvbandwidth logs", "55.2 GB/s from device to host over PCI Express generation 5 x16")
                 .rule(value(BANDWIDTH).of(largest(ToHost, 256 << 20)).reproduces(55.2e9))
                 .setup("As for the other direction."),
         )

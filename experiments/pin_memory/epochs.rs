@@ -44,15 +44,12 @@ pub fn grid() -> Grid<Epochs> {
             ratio(TIME).of(|c: &Epochs| c.bound != SmallData && c.recipe == Recipe::PinnedNonblocking).holds(at_most(1.0 / 1.05)),
         ))
         .claim(
-            Claim::new("pin-small", "5", "there is no gain on small data").on(&[Platform::Gpu]).rule(
-                ratio(TIME)
-                    .of(|c: &Epochs| c.bound == SmallData && c.recipe == Recipe::PinnedNonblocking)
-                    .confirm(within(0.95..=1.05))
-                    .refute(at_most(0.95)),
-            ),
+            Claim::new("pin-small", "5", "there is no gain on small data")
+                .on(&[Platform::Gpu])
+                .rule(ratio(TIME).at(SmallData).at(Recipe::PinnedNonblocking).confirm(within(0.95..=1.05)).refute(at_most(0.95))),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "pin-2x2",
                 "ml-engineering, A100",
                 "pinned and non-blocking 0.459, pinned 0.522, non-blocking 0.658, neither 0.646: 0.71, 0.81 and 1.02 of neither",

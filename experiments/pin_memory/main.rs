@@ -30,9 +30,7 @@ levels! {
     Prefetched "pinned, and copied on a side stream under the step before",
 }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("pin_memory", "Pinned memory")

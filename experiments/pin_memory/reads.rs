@@ -21,13 +21,13 @@ pub fn grid() -> Grid<Reads> {
             Read::Unsynchronised => missing(0.25),
             Read::Synchronised | Read::Pageable => equal(1e-6),
         })
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "pin-stale",
                 "PyTorch's pin_memory tutorial",
                 "an unsynchronised read of a non_blocking copy to the host gives stale data",
             )
-            .rule(value(VALUES_ERROR).of(|c: &Reads| c.read == Read::Unsynchronised).confirm(at_least(0.25)).refute(at_most(0.0)))
+            .rule(value(VALUES_ERROR).at(Read::Unsynchronised).confirm(at_least(0.25)).refute(at_most(0.0)))
             .setup("All values are stale where the error is 0.5: the host held ones, the device twos."),
         )
 }

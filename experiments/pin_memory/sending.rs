@@ -20,13 +20,13 @@ pub fn grid() -> Grid<Sending> {
         .on(&[Platform::Gpu])
         .metrics(&[BANDWIDTH, LINK_SHARE, TIME, VALUES_ERROR])
         .check(|_| equal(1e-6)) // copies are exact
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "pin-nonblocking",
                 "PyTorch's pin_memory tutorial",
                 "x.pin_memory().to(device, non_blocking) takes up to 2x the time of x.to(device)",
             )
-            .rule(ratio(TIME).of(|c: &Sending| c.recipe == Recipe::PinInline).confirm(within(1.02..=2.2)).refute(at_most(1.0)))
+            .rule(ratio(TIME).at(Recipe::PinInline).confirm(within(1.02..=2.2)).refute(at_most(1.0)))
             .setup("The tutorial's machine is not named; 'up to' is read as slower at every size and 2.2x at most."),
         )
         .no_plots()

@@ -43,9 +43,7 @@ levels! {
 
 cell! { Looked { bound: Bound, model: ModelName, batch: Batch, by: By, tool: Tool } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("profiling", "Profiling tools")
@@ -95,30 +93,27 @@ fn grid() -> Grid<Looked> {
         .on(&[Platform::Cpu, Platform::Gpu]) // the profiler does not run beside a simulated GPU
         .metrics(&[WHOLE, RECORDING, TIME_TOLD, MEMORY_TOLD, EVENTS, FILE, HOST, ALLOCATED_SHARE, RESERVED_SHARE])
         .check(|_| equal(1e-5)) // the same kernels on the same numbers: who looks changes nothing
+        .judged_on(&[Platform::Python])
         .claim(
             Claim::new("profiler", "2 3", "profiling tools show time and memory by operation")
-                .on(&[Platform::Python])
                 .rule(value(MEMORY_TOLD).of(profilers).confirm(at_least(0.95)).refute(at_most(0.05)))
                 .rule(value(TIME_TOLD).of(profilers).confirm(at_least(0.75)).refute(at_most(0.50))),
         )
         .claim(
             // Thresholds of 22 November 2026, before the first run.
             Claim::new("profiler-recipe", "3", "the recipe leaves a trace of three steps with time and memory by operation")
-                .on(&[Platform::Python])
-                .rule(value(TRACED_STEPS).of(|c: &Looked| c.tool == Recipe).holds(within(3.0..=3.0)))
-                .rule(value(TRACED_MEMORY).of(|c: &Looked| c.tool == Recipe).confirm(at_least(1.0)).refute(at_most(0.0))),
+                .rule(value(TRACED_STEPS).at(Recipe).holds(within(3.0..=3.0)))
+                .rule(value(TRACED_MEMORY).at(Recipe).confirm(at_least(1.0)).refute(at_most(0.0))),
         )
         .claim(
             // Thresholds of 22 November 2026, before the first run: as profiler's, and as peak-statistics'.
             Claim::new("memlab", "2", "pytorch_memlab shows what takes memory, line by line")
-                .on(&[Platform::Python])
-                .rule(value(MEMORY_TOLD).of(|c: &Looked| c.tool == Memlab).confirm(at_least(0.95)).refute(at_most(0.05)))
-                .rule(value(PEAK_TOLD).of(|c: &Looked| c.tool == Memlab).confirm(within(0.99..=1.01)).refute(outside(0.90..=1.10))),
+                .rule(value(MEMORY_TOLD).at(Memlab).confirm(at_least(0.95)).refute(at_most(0.05)))
+                .rule(value(PEAK_TOLD).at(Memlab).confirm(within(0.99..=1.01)).refute(outside(0.90..=1.10))),
         )
         .claim(
             Claim::new("peak-statistics", "2 3", "max_memory_allocated is the peak GPU memory")
-                .on(&[Platform::Python])
-                .rule(value(ALLOCATED_SHARE).of(|c: &Looked| c.tool == Statistics).confirm(at_least(0.95)).refute(at_most(0.90))),
+                .rule(value(ALLOCATED_SHARE).at(Statistics).confirm(at_least(0.95)).refute(at_most(0.90))),
         )
         .plot(bars(RECORDING).named("cost").caption("Time of a step while a tool records it, against no tool").by::<Bound>())
         .plot(operations(RECORDING, &[OWN_TIME, ALLOCATED]).named("top-time").caption("Operations with most time"))
@@ -132,14 +127,9 @@ fn grid() -> Grid<Looked> {
         )
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The check of each tool that a CPU has, then of a tool that runs a step more to see it.
-    const CHECKED: &str = r#"
-import step as profiling
-
+    the_check_sees_a_tool_that_runs_a_step_more: "profiling", r#"
 def checks():
     of = "bound=launch model=mlp-8x64 batch=32 by=pytorch tool="
     tools = ["profiler-shapes", "profiler-memory", "profiler-full", "recipe"]
@@ -149,10 +139,5 @@ checks()
 look = profiling.Looked.look
 profiling.Looked.look = lambda self, folder, steps: look(self, folder, steps + (self.tool != "none"))
 checks()
-"#;
-
-    #[test]
-    fn the_check_sees_a_tool_that_runs_a_step_more() {
-        assert_python_says("profiling", CHECKED, "ok ok ok ok\ninvalid invalid invalid invalid\n");
-    }
+"#, "ok ok ok ok\ninvalid invalid invalid invalid\n"
 }

@@ -22,14 +22,14 @@ pub fn grid() -> Grid<Layer> {
         .on(CUDA)
         .metrics(&[ACTIVATIONS, FORMULA])
         .check(|_| equal(1e-2)) // the same layers in fp16, without dropout
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "activation-bytes",
                 "Korthikanti et al., arXiv 2205.05198",
                 "a transformer layer saves s·b·h·(34 + 5·a·s/h) bytes in fp16, with explicit attention and byte masks of dropout",
             )
             .on(CUDA)
-            .rule(agreement(ACTIVATIONS, FORMULA, 0.9..=1.1, 1.0).of(|c: &Layer| c.attention == Attention::Explicit))
+            .rule(agreement(ACTIVATIONS, FORMULA, 0.9..=1.1, 1.0).at(Attention::Explicit))
             .setup(
                 "Counted over the 24 layers of GPT-2 medium (h = 1024, a = 16, b = 4) at three lengths s. The formula leaves the norms' \
                  means and deviations out.",

@@ -21,8 +21,8 @@ pub fn grid() -> Grid<Logits> {
         .on(CUDA)
         .metrics(&[LOSS, GRADIENT, BOTH])
         .check(|_| equal(2e-2)) // logits so small that the cap leaves them as they are, but for rounding to bf16
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "cce-baseline",
                 "Wijmans et al., arXiv 2411.09009, table 1: the baseline",
                 "Gemma 2 (2B), 8192 tokens in bf16, whose logits take 4000 MB: 24000 MB for the loss, 16000 MB for its gradient, 28000 MB \

@@ -17,9 +17,7 @@ number! { Vocabulary "tokens that there are" }
 number! { Width "features of a token" }
 number! { Tokens "tokens of a step" }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("published", "Published memory figures")

@@ -48,7 +48,7 @@ cell! { LowRank { model: ModelName, moments: Moments, by: By } }
 
 /// Cells of a recipe, on whatever allocates as a GPU does.
 fn recipe<C: Cell>(name: &'static str, cells: Vec<C>) -> Grid<C> {
-    Grid::new(name, in_python).quick_and_full(cells).on(CUDA).no_plots()
+    Grid::new(name, in_python).quick_and_full(cells).on(CUDA).judged_on(BY_PYTHON).no_plots()
 }
 
 pub fn in_backward() -> Grid<Backward> {
@@ -57,13 +57,12 @@ pub fn in_backward() -> Grid<Backward> {
         .compare::<Stepping>()
         .passes(CHECK | COUNT)
         .check(|_| equal(1e-3)) // the same parameters after a step
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "optimizer-in-backward",
                 "PyTorch tutorial 'How to save memory by fusing the optimizer step into the backward pass'",
                 "ViT-L/16, Adam, batch 1: the peak falls from about 6 GB to about 4 GB",
             )
-            .on(BY_PYTHON)
             .rule(peak(Stepping::InTheEnd, 6e9))
             .rule(peak(Stepping::InBackward, 4e9))
             .setup("The same model of torchvision's with random parameters, and the same hooks."),
@@ -75,14 +74,13 @@ pub fn few_bits() -> Grid<FewBits> {
     recipe("state in few bits", FewBits::cross("vit-h14", 8, [32, 8, 4], By::Pytorch))
         .compare::<Bits>()
         .passes(COUNT)
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "low-bit-state",
                 "torchao, torchao/prototype/low_bit_optim/README.md",
                 "ViT-H fine-tuned in bf16 (autocast), batch 8: at most 12.94 GB with PyTorch's AdamW, 8.31 GB with state of 8 bits, 7.72 GB \
                  with 4 bits",
             )
-            .on(BY_PYTHON)
             .rule(peak(32, 12.94e9))
             .rule(peak(8, 8.31e9))
             .rule(peak(4, 7.72e9))
@@ -99,17 +97,16 @@ pub fn tiled_loss() -> Grid<TiledLoss> {
         .passes(CHECK | COUNT)
         .metrics(&[ABOVE, SAVED])
         .check(|_| equal(2e-2)) // the same gradients, of which bf16 keeps eight bits
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "tiled-loss",
                 "Bekman et al., arXiv 2506.13996 (ALST)",
                 "Llama 3.1 8B, 16000 tokens, whose logits take 7.65 GiB in fp32: tiles of 1 GiB save more than 14 GiB of the loss",
             )
-            .on(BY_PYTHON)
             // 'More than': a bound, and no figure to come near to.
-            .rule(value(SAVED).of(|c: &TiledLoss| c.loss == Loss::Tiled).holds(at_least(14.0 / 7.65)))
+            .rule(value(SAVED).at(Loss::Tiled).holds(at_least(14.0 / 7.65)))
             .changed("25 November 2026: the source says 'more than', so more is judged as reproduced; the figures had been seen.")
-            .before(value(SAVED).of(|c: &TiledLoss| c.loss == Loss::Tiled).reproduces(14.0 / 7.65))
+            .before(value(SAVED).at(Loss::Tiled).reproduces(14.0 / 7.65))
             .setup("A quarter of the tokens, the tiles and the width, so that it fits 24 GiB, and therefore in copies of the logits; only the loss."),
         )
 }
@@ -119,32 +116,34 @@ pub fn low_rank() -> Grid<LowRank> {
         .compare::<Moments>()
         .passes(COUNT)
         .metrics(&[STATE, LEFT])
-        .published(
-            Published::new("galore-state", "Zhao et al., arXiv 2403.03507 (GaLore)", "up to 65.5 % less memory for optimizer states")
-                .on(BY_PYTHON)
-                .rule(value(LEFT).of(|c: &LowRank| c.moments == Moments::OfProjections).reproduces(1.0 - 0.655))
-                .setup(
-                    "LLaMA 7B with rank 1024, as it was trained, state in bf16, projections included. Embeddings, head and norms are not \
-                     projected.",
-                ),
+        .claim(
+            Claim::published(
+                "galore-state",
+                "Zhao et al., arXiv 2403.03507 (GaLore)",
+                "up to 65.5 % less memory for optimizer states",
+            )
+            .rule(value(LEFT).at(Moments::OfProjections).reproduces(1.0 - 0.655))
+            .setup(
+                "LLaMA 7B with rank 1024, as it was trained, state in bf16, projections included. Embeddings, head and norms are not \
+                 projected.",
+            ),
         )
 }
 
 pub fn cut_loss() -> Grid<CutLoss> {
     const MIB: f64 = (1 << 20) as f64;
-    let capped = |metric| value(metric).of(|c: &CutLoss| c.softcap == Softcap::Tanh);
+    let capped = |metric| value(metric).at(Softcap::Tanh);
     let of_loss = capped(OF_LOSS).reproduces(MIB);
     recipe("a loss without logits", CutLoss::cross(256_000, 2304, 8192, Softcap::ALL, By::Pytorch))
         .compare::<Softcap>()
         .passes(COUNT)
         .metrics(&[OF_LOSS, OF_GRADIENT, OF_BOTH])
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "cce-kernel",
                 "Wijmans et al., arXiv 2411.09009, table 1: CCE",
                 "Gemma 2 (2B), 8,192 tokens in bf16, on an A100: 1 MB for the loss, 1,163 MB for its gradient, 1,164 MB for both",
             )
-            .on(BY_PYTHON)
             .rule(capped(OF_LOSS).holds(within(0.5 * MIB..=1.5 * MIB)))
             .rule(capped(OF_GRADIENT).reproduces(1163.0 * MIB))
             .rule(capped(OF_BOTH).reproduces(1164.0 * MIB))
@@ -166,14 +165,13 @@ pub fn offload() -> Grid<Offload> {
         .quick_and_full(Offload::cross("gpt2", Weights::MixedFp16, 1, [Nothing, Gradients], By::Pytorch))
         .passes(COUNT)
         .metrics(&[MODEL_STATE])
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "cpu-offload-optimizer",
                 "torchao, torchao/optim/README.md",
                 "ViT-g/14 (DINOv2, 1.1B), all in bf16, checkpoints, batch 32: 9.82 GB with AdamW on the GPU, 5.24 GB with it on the host, 4.01 GB \
                  with gradients there, too",
             )
-            .on(BY_PYTHON)
             .rule(peak(Nothing, 9.82e9))
             .rule(peak(Optimizer, 5.24e9))
             .rule(peak(Gradients, 4.01e9))
@@ -182,14 +180,13 @@ pub fn offload() -> Grid<Offload> {
                  waits for its copy. DeepSpeed's row, 6.85 GB, is not run: torchao calls it untuned.",
             ),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "zero-offload",
                 "Ren et al., arXiv 2101.06840 (ZeRO-Offload)",
                 "Adam in mixed precision: 16 bytes of model state for each parameter, of which 2 stay on the GPU; so a V100 with 32 GB trains \
                  13 billion parameters",
             )
-            .on(BY_PYTHON)
             .rule(state(Nothing, 16.0))
             .rule(state(Gradients, 2.0))
             .setup("GPT-2 124M: bytes for each parameter are the same at any size. 13 billion are 26 GB then; nothing as large is run here."),
@@ -202,24 +199,22 @@ pub fn tuning() -> Grid<Tuning> {
         .compare::<Tuned>()
         .passes(COUNT)
         .metrics(&[CONSTANTS, KEPT])
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "double-quantisation",
                 "Dettmers et al., arXiv 2305.14314 (QLoRA), section 3",
                 "quantising the constants takes them from 0.5 to 0.127 bits for each parameter",
             )
-            .on(BY_PYTHON)
             .rule(of(CONSTANTS, "llama-65b", Tuned::FourBits).reproduces(0.5))
             .rule(of(CONSTANTS, "llama-65b", Tuned::DoublyQuantised).reproduces(0.127))
             .setup("Counted over a layer's linear layers: a constant for each 64 weights, and one for each 256 of those; tables are not counted."),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "qlora-65b",
                 "Dettmers et al., arXiv 2305.14314 (QLoRA)",
                 "LLaMA 65B: more than 780 GB to fine-tune in 16 bits, less than 48 GB with QLoRA",
             )
-            .on(BY_PYTHON)
             .rule(of(KEPT, "llama-65b", Tuned::Whole).holds(at_least(780e9)))
             .rule(of(KEPT, "llama-65b", Tuned::DoublyQuantised).holds(at_most(48e9)))
             .setup(
@@ -229,13 +224,9 @@ pub fn tuning() -> Grid<Tuning> {
         )
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The cells' own recipes and checks, on a small model and few tokens, for there is no GPU that computes.
-    const CHECKED: &str = r#"
-import step as published
+    the_checks_see_a_parameter_without_its_step_a_lost_tile_and_a_lost_micro_batch: "published", r#"
 from torch import nn
 
 published.vision_transformer = lambda name, device: nn.Sequential(nn.Conv2d(3, 4, 16, 16), nn.ReLU(), nn.Flatten(), nn.Linear(784, 8))
@@ -263,10 +254,5 @@ published.range = lambda start, end, step: range(start, end - step, step)
 chunk = torch.Tensor.chunk
 torch.Tensor.chunk = lambda tensor, parts, *of: chunk(tensor, parts, *of)[: parts - 1] if parts == 4 else chunk(tensor, parts, *of)
 checks()
-"#;
-
-    #[test]
-    fn the_checks_see_a_parameter_without_its_step_a_lost_tile_and_a_lost_micro_batch() {
-        assert_python_says("published", CHECKED, "True 6.0 4.0 7.0\nok ok\nok ok\nok ok\ninvalid invalid\ninvalid invalid\n");
-    }
+"#, "True 6.0 4.0 7.0\nok ok\nok ok\nok ok\ninvalid invalid\ninvalid invalid\n"
 }

@@ -23,6 +23,14 @@ def vision_transformer(name, device, **options):
         return {"vit-l16": models.vit_l_16, "vit-h14": models.vit_h_14}[name](**options)
 
 
+def head_and_targets(cell, device):
+    """What a loss over a vocabulary is of: hidden states and weights of the head, in bf16, and a target for each token."""
+    tokens, width, vocabulary = map(cell.number, ("tokens", "width", "vocabulary"))
+    options = {"device": device, "dtype": torch.bfloat16}
+    given = [(torch.randn(rows, width, **options) * 0.05).requires_grad_() for rows in (tokens, vocabulary)]
+    return given, torch.randint(vocabulary, (tokens,), device=device)
+
+
 class InBackward:
     """Adam as it is by default, or a step of each parameter as soon as its gradient is there, which is then dropped."""
 
@@ -134,12 +142,7 @@ class Loss:
     tells_all = True
 
     def __init__(self, cell, bench):
-        self.tokens, self.vocabulary = cell.number("tokens"), cell.number("vocabulary")
-        options = {"device": bench.device, "dtype": torch.bfloat16}
-        width = cell.number("width")
-        self.hidden = (torch.randn(self.tokens, width, **options) * 0.05).requires_grad_()
-        self.weight = (torch.randn(self.vocabulary, width, **options) * 0.05).requires_grad_()
-        self.targets = torch.randint(0, self.vocabulary, (self.tokens,), device=bench.device)
+        (self.hidden, self.weight), self.targets = head_and_targets(cell, bench.device)
         self.tiled = cell["loss"] == "tiled"
 
     def gradients(self, tiled):
@@ -166,7 +169,7 @@ class Loss:
         peak = self.peak(probe, self.tiled)
         probe.figure("above", "B", peak)
         if self.tiled:
-            copy = 4 * self.tokens * self.vocabulary
+            copy = 4 * len(self.hidden) * len(self.weight)
             probe.figure("saved_copies", "1", (self.peak(probe, False) - peak) / copy)
 
     def outcome(self):
@@ -227,10 +230,7 @@ class CutLoss:
             torch.compiler.set_stance("force_eager")
             jit.JITFunction.run = autotuner.Autotuner.run = lambda *_, **__: None
             torch.Tensor.nonzero = lambda mask: torch.nonzero(torch.ones(mask.shape)).to(mask.device)
-        options = {"device": bench.device, "dtype": torch.bfloat16}
-        tokens, width, vocabulary = map(cell.number, ("tokens", "width", "vocabulary"))
-        self.given = [(torch.randn(rows, width, **options) * 0.05).requires_grad_() for rows in (tokens, vocabulary)]
-        self.targets = torch.randint(0, vocabulary, (tokens,), device=bench.device)
+        self.given, self.targets = head_and_targets(cell, bench.device)
         self.loss = lambda: linear_cross_entropy(*self.given, self.targets, softcap=30.0 if cell["softcap"] == "tanh" else None)
 
     def run(self, probe):
@@ -396,11 +396,8 @@ class Capped:
     tells_all = True
 
     def __init__(self, cell, bench):
-        tokens, width, vocabulary = map(cell.number, ("tokens", "width", "vocabulary"))
-        options = {"device": bench.device, "dtype": torch.bfloat16}
-        self.given = [(torch.randn(rows, width, **options) * 0.05).requires_grad_() for rows in (tokens, vocabulary)]
-        self.targets = torch.randint(vocabulary, (tokens,), device=bench.device)
-        self.capped, self.copy = cell["softcap"] == "tanh", 2 * tokens * vocabulary
+        self.given, self.targets = head_and_targets(cell, bench.device)
+        self.capped, self.copy = cell["softcap"] == "tanh", 2 * cell.number("tokens") * cell.number("vocabulary")
 
     def loss(self):
         logits = self.given[0] @ self.given[1].T

@@ -34,7 +34,7 @@ pub fn grid() -> Grid<Table> {
         .map(|(metric, zero_grad)| SHARES.map(|(setup, share)| ratio(metric).of(bert(setup, zero_grad)).reproduces(share)));
     let rules =
         memory.into_iter().chain(SPEEDS.map(|(setup, figure)| ratio(TIME).of(bert(setup, Zeroed)).reproduces(1.0 / figure)));
-    let bert_large = Published::new(
+    let bert_large = Claim::published(
         "hf-bert-large",
         "Hugging Face, perf_train_gpu_one (older text)",
         "BERT-large, 512 tokens, Adam, against batch 4 in fp32: accumulation 4 x 1 0.58 of the memory at 0.87 of the speed; with \
@@ -50,10 +50,10 @@ pub fn grid() -> Grid<Table> {
             Fp16 | All => equal(5e-2), // the same training, whose forward pass is in fp16
             Plain | Accumulate | AccumulateCheckpoint => equal(1e-3),
         })
-        .published(
+        .claim(
             before
                 .into_iter()
-                .fold(rules.fold(bert_large, Published::rule), Published::before)
+                .fold(rules.fold(bert_large, Claim::rule), Claim::before)
                 .on(CUDA)
                 .changed(
                     "20 November 2026: attention is explicit, as it was in that model. It had been fused first, and came out lower. 22 November: \

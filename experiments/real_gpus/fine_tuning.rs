@@ -23,27 +23,23 @@ pub fn grid() -> Grid<FineTuning> {
         FineTuning { weights: Weights(row[0]), texts: Texts(row[1]), batch, by: By::Pytorch }
     };
     let (whole_runs, low_rank_runs): (Vec<FineTuning>, Vec<FineTuning>) = rows(RUNS).into_iter().map(run).partition(whole);
-    Grid::new("fine_tuning", in_python)
+    replayed::<FineTuning>("fine_tuning")
         .compare::<Texts>()
-        .passes(COUNT)
-        .on(&[Platform::Dry])
         .quick_and_full(whole_runs)
         .full(low_rank_runs)
         .metrics(&[PREDICTED_KEPT, MEASURED_KEPT, PREDICTED_HIGHEST, MEASURED_HIGHEST])
         .claim(
             // Set on 25 November 2026, after a first trial of these rows.
-            Claim::new("real-gpu-fine-tuning", "this lab", "the simulated GPU predicts what fine-tuning Mistral 7B takes")
+            Claim::ours("real-gpu-fine-tuning", "the simulated GPU predicts what fine-tuning Mistral 7B takes")
                 .rule(agreement(PREDICTED_KEPT, MEASURED_KEPT, 0.999..=1.001, 1.0))
-                .rule(agreement(PREDICTED_HIGHEST, MEASURED_HIGHEST, 0.999..=1.001, 1.0).of(whole))
-                .on(DRY_BY_PYTHON),
+                .rule(agreement(PREDICTED_HIGHEST, MEASURED_HIGHEST, 0.999..=1.001, 1.0).of(whole)),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "padding-free-whole",
                 SOURCE,
                 "Mistral 7B, all of it trained in fp16, eight texts a step, one A100: at most 72.47 GB with padding and 72.46 GB without",
             )
-            .on(DRY_BY_PYTHON)
             .rule(value(PREDICTED_HIGHEST).of(move |c: &FineTuning| whole(c) && c.texts == Texts("padded")).reproduces(72.47e9))
             .rule(value(PREDICTED_HIGHEST).of(move |c: &FineTuning| whole(c) && c.texts == Texts("padding-free")).reproduces(72.46e9))
             .setup(
@@ -51,15 +47,13 @@ pub fn grid() -> Grid<FineTuning> {
                  long as the source's are on average, by its tokens and seconds; no FlashAttention.",
             ),
         )
-        .published(
-            Published::new(
+        .claim(
+            Claim::published(
                 "qlora-mistral",
                 SOURCE,
                 "Mistral 7B in 4 bits, its constants quantised, too, with LoRA of rank 16 on attention: 4.306 GB stay after training",
             )
-            .on(DRY_BY_PYTHON)
             .rule(value(PREDICTED_KEPT).of(move |c: &FineTuning| !whole(c)).reproduces(4.306e9))
             .setup("A simulated A100; bitsandbytes's layers are written anew, of tensors as large as its own."),
         )
-        .no_plots()
 }

@@ -17,6 +17,11 @@ use harness::lab::*;
 /// Where the simulated GPU stands for the record's, and what PyTorch in Python gave there.
 const DRY_BY_PYTHON: &[Platform] = &[Platform::Dry, Platform::Python];
 
+/// Rows that PyTorch in Python runs again on a simulated GPU.
+fn replayed<C: Cell>(name: &'static str) -> Grid<C> {
+    Grid::new(name, in_python).passes(COUNT).on(&[Platform::Dry]).judged_on(DRY_BY_PYTHON).no_plots()
+}
+
 /// The rows of a table of records, below its head; levels live as long as the program.
 fn rows(table: &str) -> Vec<Vec<&'static str>> {
     let kept = |field: &str| -> &'static str { field.to_string().leak() };
@@ -24,9 +29,7 @@ fn rows(table: &str) -> Vec<Vec<&'static str>> {
     records.map(|row| row.expect("records are a table").iter().map(kept).collect()).collect()
 }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("real_gpus", "Predictions beside real GPUs")

@@ -63,9 +63,7 @@ levels! {
 
 cell! { Phases { model: ModelName, batch: Batch, optimizer: Optimizer, zero_grad: ZeroGrad, by: By } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("step_timeline", "Where memory goes in a training step")
@@ -130,18 +128,13 @@ fn grid() -> Grid<Phases> {
         )
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// 2 blocks of linear 32 x 32 and GELU, a classifier of 10, a batch of 64, fp32, with AdamW, which counts each parameter's steps in a float:
     /// each figure from the layers alone. Then the cells' own check, with gradients that stay as they were, and with another optimizer.
-    const CHECKED: &str = r#"
-import step, training
-
-of, drawn, curves = "model=mlp-2x32 batch=64 optimizer=adamw by=pytorch zero-grad=", [], step.curves
-step.curves = lambda probe, stages: (drawn.append(stages), curves(probe, stages))
-dropped, zeroed = (memory(step.Phases, of + zero_grad) for zero_grad in ("none", "zero"))
+    bytes_can_be_worked_out_by_hand_and_the_check_sees_old_gradients_and_another_optimizer: "step_timeline", r#"
+of, drawn, curves = "model=mlp-2x32 batch=64 optimizer=adamw by=pytorch zero-grad=", [], step_timeline.curves
+step_timeline.curves = lambda probe, stages: (drawn.append(stages), curves(probe, stages))
+dropped, zeroed = (memory(step_timeline.Phases, of + zero_grad) for zero_grad in ("none", "zero"))
 model, steps = 4 * (2 * (32 * 32 + 32) + 320 + 10), 4 * 6
 # Of each block the linear layer's result and GELU's; the log-softmax, the sum of its weights, and the loss.
 activations = 4 * (2 * 2 * 64 * 32 + 64 * 10 + 2)
@@ -151,11 +144,11 @@ for found in dropped, zeroed:
     assert (found["loaded"], found["forwarded"], found["backwarded"]) == (1, 1, 2), found
 # Gradients that are kept are there in the next forward pass, and those that are new come on top of them for a moment.
 without, kept = (stages[2, "forward"][-1] for stages in drawn)
-assert kept["gradients"] == model and without["gradients"] == 0 and step.total(kept) - step.total(without) == model
+assert kept["gradients"] == model and without["gradients"] == 0 and step_timeline.total(kept) - step_timeline.total(without) == model
 assert zeroed["next_peak"] > dropped["next_peak"]
 
 def checked():
-    print(check(step.Phases, of + "zero", of + "none", 1e-6))
+    print(check(step_timeline.Phases, of + "zero", of + "none", 1e-6))
 
 checked()
 zero_grad = torch.optim.AdamW.zero_grad
@@ -163,36 +156,26 @@ torch.optim.AdamW.zero_grad = lambda self, set_to_none: zero_grad(self, set_to_n
 checked()
 torch.optim.AdamW.zero_grad = zero_grad
 of = of.replace("adamw", "rmsprop")
-print(check(step.Phases, of + "zero", of.replace("rmsprop", "adamw") + "none", 1e-6))
-"#;
+print(check(step_timeline.Phases, of + "zero", of.replace("rmsprop", "adamw") + "none", 1e-6))
+"#, "ok\ninvalid\ninvalid\n"
+}
 
-    #[test]
-    fn bytes_can_be_worked_out_by_hand_and_the_check_sees_old_gradients_and_another_optimizer() {
-        assert_python_says("step_timeline", CHECKED, "ok\ninvalid\ninvalid\n");
-    }
-
+python_test! {
     /// No peak is lost, and each phase ends where the meter says.
-    const DRAWN: &str = r#"
-import lab, step
-
-points, ends, curves = [], {}, step.curves
+    the_curves_of_a_step_keep_its_peak: "step_timeline", r#"
+points, ends, curves = [], {}, step_timeline.curves
 
 def draw(probe, stages):
-    ends.update({phase: step.total(stages[2, phase][-1]) for phase in step.PHASES})
+    ends.update({phase: step_timeline.total(stages[2, phase][-1]) for phase in step_timeline.PHASES})
     curves(probe, stages)
 
-step.curves = draw
+step_timeline.curves = draw
 lab.Probe.point = lambda self, metric, unit, position, value: points.append((metric.removeprefix("curve."), position, value))
-found = memory(step.Phases, "model=mlp-2x32 batch=64 optimizer=adamw by=pytorch zero-grad=none")
+found = memory(step_timeline.Phases, "model=mlp-2x32 batch=64 optimizer=adamw by=pytorch zero-grad=none")
 begins = [position for layer, position, _ in points if layer == "phase"]
 at = lambda position: sum({layer: value for layer, when, value in points if layer != "phase" and when <= position}.values())
 assert len(begins) == 4 and begins[3] <= 186
 assert max(map(at, range(begins[3]))) == found["next_peak"] + found["data"]
-print([at(end - 1) == ends[phase] for end, phase in zip(begins[1:], step.PHASES)])
-"#;
-
-    #[test]
-    fn the_curves_of_a_step_keep_its_peak() {
-        assert_python_says("step_timeline", DRAWN, "[True, True, True]\n");
-    }
+print([at(end - 1) == ends[phase] for end, phase in zip(begins[1:], step_timeline.PHASES)])
+"#, "[True, True, True]\n"
 }

@@ -22,9 +22,7 @@ levels! {
 
 cell! { Transfer { model: ModelName, batch: Batch, part: Part, rest: Rest, by: By } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     use {Part::*, Rest::*};
@@ -74,20 +72,15 @@ pub fn protocol() -> Protocol {
         .threat("Adam in PyTorch's default implementation: a loop on the CPU, foreach on a GPU.")
 }
 
-#[cfg(test)]
-mod tests {
-    use harness::lab::testing::assert_python_says;
-
+python_test! {
     /// The cells' own checks; then what is frozen too much, and other data.
-    const CHECKED: &str = r#"
-import step as transfer
-
+    the_check_sees_what_is_frozen_too_much_and_other_data: "transfer_learning", r#"
 def of(model="gpt-2x32", batch=4, part="last-block", rest="trained"):
     return f"model={model} batch={batch} part={part} rest={rest} by=pytorch"
 
 def checked(cell, baseline):
     try:
-        return check(transfer.Transfer, cell, baseline, 1e-5)
+        return check(transfer_learning.Transfer, cell, baseline, 1e-5)
     except ValueError as error:
         return error
 
@@ -96,11 +89,5 @@ for model in ("resnet-2x8-bn", "gpt-2x32"):
         print(*(checked(of(model, 4, part, rest), of(model, 4, part)) for rest in ("frozen", "frozen-no-grad", "left-out")))
 print(checked(of(part="head", rest="frozen"), of()))
 print(checked(of(batch=3, rest="frozen"), of()))
-"#;
-
-    #[test]
-    fn the_check_sees_what_is_frozen_too_much_and_other_data() {
-        let expected = "ok ok ok\n".repeat(4) + "4 tensors to compare with 16\ninvalid\n";
-        assert_python_says("transfer_learning", CHECKED, &expected);
-    }
+"#, &("ok ok ok\n".repeat(4) + "4 tensors to compare with 16\ninvalid\n")
 }

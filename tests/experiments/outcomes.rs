@@ -5,7 +5,7 @@ use harness::lab::*;
 use record::protocol::Pass;
 use record::results::{Run, Status};
 use std::collections::BTreeMap;
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 levels! {

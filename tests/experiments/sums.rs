@@ -10,9 +10,7 @@ levels! { Written "where the sum goes": Apart "to a tensor of its own", Over "ov
 
 cell! { Sum { elements: Elements, written: Written } }
 
-fn main() -> ExitCode {
-    harness::run(protocol())
-}
+harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     let grid = Grid::new("memory and time", sum)

@@ -114,9 +114,6 @@ pub struct AreaPlot {
 }
 
 /// Draws areas; panels stand side by side, and below one another on a phone. With the picture, where each panel's course lies, row by row.
-///
-/// # Errors
-/// The drawing library fails.
 pub fn areas(chart: &Areas) -> Result<(String, Vec<AreaPlot>)> {
     let head = chart.head;
     let mut plots = Vec::new();

@@ -21,9 +21,6 @@ pub struct Bar {
 }
 
 /// Draws them, and a line at `room` bytes.
-///
-/// # Errors
-/// The drawing library fails.
 pub fn bars(head: &Head, bars: &[Bar], room: Option<u64>) -> Result<String> {
     let labels = bars.iter().map(|bar| text_width(&bar.name, TEXT)).max().unwrap_or(0).min(LABELS);
     let (from, to) = (EDGE + labels + 8, head.width - EDGE - FIGURES);

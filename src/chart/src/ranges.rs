@@ -48,9 +48,6 @@ pub struct Ranges<'a> {
 }
 
 /// Draws rows of dots; on a phone names stand above their dots.
-///
-/// # Errors
-/// The drawing library fails.
 pub fn ranges(chart: &Ranges) -> Result<String> {
     let (head, narrow) = (chart.head, chart.head.width <= NARROW);
     let right = head.width - EDGE;

@@ -29,9 +29,6 @@ pub struct GpuDayOptions {
 }
 
 /// Goes on as the script, with this machine's card.
-///
-/// # Errors
-/// The script or Python is missing.
 pub fn gpu_day(options: &GpuDayOptions) -> Result<u8> {
     let script = Path::new("records/gpus/day.py");
     let project = project_with(script).map_err(anyhow::Error::msg)?;

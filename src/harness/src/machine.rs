@@ -223,10 +223,7 @@ pub fn total_memory() -> Option<u64> {
     process::field(Path::new("/proc/meminfo"), "MemTotal").ok()
 }
 
-/// Version of the loaded libtorch.
-///
-/// # Errors
-/// It is not the one that this program was compiled for, which would fail later and less clearly.
+/// Version of the loaded libtorch. Another than this program was compiled for would fail later and less clearly, so it fails here.
 pub fn libtorch_version() -> Result<String> {
     let library = torch::loaded_library().context("the loaded libtorch cannot be located")?;
     let torch = library.parent().and_then(Path::parent).context("the loaded libtorch stands in no directory")?;
@@ -249,9 +246,6 @@ fn beside_libtorch(name: &str) -> Option<PathBuf> {
 }
 
 /// How many CUDA devices libtorch sees. Loads libtorch's CUDA half into this process.
-///
-/// # Errors
-/// libtorch has no CUDA half, or it cannot be loaded.
 fn cuda_devices() -> Result<i64> {
     ensure!(
         beside_libtorch("libtorch_cuda.so").is_some(),
@@ -311,9 +305,6 @@ pub struct Gpu {
 
 impl Gpu {
     /// Opens a GPU by its CUDA index.
-    ///
-    /// # Errors
-    /// No driver, or no such GPU; says what would help.
     pub fn open(index: u32) -> Result<Gpu> {
         let first = Nvml::init();
         let others = || NVML.iter().find_map(|path| Nvml::builder().lib_path(path.as_ref()).init().ok());
@@ -418,9 +409,6 @@ const ENVIRONMENT: [&str; 12] =
     ["PYTORCH_", "TORCH_", "OMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_", "CUBLAS_", "CUDA_", "MALLOC_", "GLIBC_TUNABLES"];
 
 /// Settings that change figures and must agree between two runs of one comparison, and between both sides of a comparison with Python.
-///
-/// # Errors
-/// libtorch's message.
 pub fn flags(threads: usize) -> Result<BTreeMap<String, String>> {
     let mut flags = torch::settings()?;
     flags.insert("threads".to_string(), threads.to_string());

@@ -221,9 +221,6 @@ impl<'a> Probe<'a> {
 
     /// Gives something to compare with the baseline's, under the metric that its relative error is told as; the relation is about the first.
     /// `tensors` is run only where it is compared.
-    ///
-    /// # Errors
-    /// What `tensors` fails with.
     pub fn compare(&mut self, error: Metric, tensors: impl FnOnce() -> Result<Vec<Tensor>>) -> Result<()> {
         if let Some(compared) = &mut self.compared {
             let name = error.name.strip_suffix("_error").unwrap_or(error.name).to_string();
@@ -253,9 +250,6 @@ impl<'a> Probe<'a> {
     }
 
     /// Runs a forward pass and records what it leaves alive as saved activations.
-    ///
-    /// # Errors
-    /// What `forward` fails with.
     pub fn forward<T>(&mut self, forward: impl FnOnce() -> Result<T>) -> Result<T> {
         let before = self.live();
         let result = forward()?;
@@ -283,9 +277,6 @@ impl Bench {
     }
 
     /// Sets up a cell from a random state that depends on the seed alone, so that cells of one comparison get the same data.
-    ///
-    /// # Errors
-    /// What `prepare` fails with.
     pub fn set_up(&self, prepare: SetUp, cell: &PlainCell) -> Result<Step> {
         tch::manual_seed(self.seed);
         let step = prepare(cell, self).with_context(|| format!("setting up {cell}"))?;
@@ -358,9 +349,6 @@ pub fn smoke_check(expected: &Relation, prepare: SetUp, cells: &[&PlainCell], be
 }
 
 /// Runs what a time pass runs, and takes no time: for a device without a clock.
-///
-/// # Errors
-/// What the step fails with.
 pub fn smoke_time(step: &mut Step) -> Result<()> {
     let mut probe = Probe::timing();
     (0..=step.timing.warm_up_steps).try_for_each(|_| step.run(&mut probe))
@@ -455,9 +443,6 @@ pub fn distance(a: &[Tensor], b: &[Tensor], scale: f64) -> Result<f64> {
 const WORKSPACES: &str = "workspaces";
 
 /// Counts the bytes of one step, after steps that bring optimizer state and caches into being.
-///
-/// # Errors
-/// What the step or the meter fails with.
 pub fn memory(step: &mut Step, backend: &dyn Backend) -> Result<Vec<Sample>> {
     for _ in 0..2 {
         step.run(&mut Probe::idle())?;
@@ -516,9 +501,6 @@ impl Timing {
 }
 
 /// Times steps by the device's clock, in seconds for each work item.
-///
-/// # Errors
-/// What the step or the clock fails with.
 pub fn time(step: &mut Step, backend: &dyn Backend, plan: Timing, conditions: &dyn Fn() -> Conditions) -> Result<Found> {
     let mut probe = Probe::timing();
     let (mut steps, mut spent, mut last) = (0, 0.0, f64::INFINITY);

@@ -6,9 +6,6 @@ use std::path::Path;
 
 /// Bytes of this process that stand in physical memory (resident set size), shared pages counted in full. The kernel
 /// batches its counts, so that figures can be some pages off for each thread.
-///
-/// # Errors
-/// There is no `/proc`.
 pub fn resident() -> Result<u64> {
     field(Path::new("/proc/self/status"), "VmRSS")
 }

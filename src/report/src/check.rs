@@ -16,9 +16,6 @@ const LONGEST: usize = 1 << 16;
 const MOST_MISSING: usize = 10;
 
 /// What is wrong with a machine's results, `results/MACHINE`; nothing where they can be contributed.
-///
-/// # Errors
-/// The folder holds no results; a file is damaged (file and line named).
 pub fn check(machine: &Path) -> Result<Vec<String>> {
     let runs = read_machine(machine)?;
     let mut found = links(machine);

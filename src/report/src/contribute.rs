@@ -24,9 +24,6 @@ pub struct Contribution {
 }
 
 /// Looks at the results of one machine or of several, in a folder or an archive, beside those that came with the project in `results`.
-///
-/// # Errors
-/// There are no results; an archive cannot be unpacked; a file is damaged.
 pub fn contribute(given: &Path, results: &Path) -> Result<Contribution> {
     let unpacked = tempfile::tempdir().context("making a folder for an archive's files")?;
     let folder = if given.is_file() {

@@ -31,9 +31,6 @@ fn has_row(run: &Recorded, cell: &PlainCell) -> bool {
 }
 
 /// A row for each cell that was run or should have been: its levels, then each figure in its unit, and what became of it.
-///
-/// # Errors
-/// The rows cannot be formatted.
 pub fn table(run: &Recorded) -> Result<DataTable> {
     let cells = run.all_cells();
     let factors =

@@ -12,9 +12,6 @@ use std::path::Path;
 const CLOSE: f64 = 0.02;
 
 /// What two result folders of machines, `results/MACHINE`, have in common and where they differ, as text.
-///
-/// # Errors
-/// A folder holds no results; a file is damaged.
 pub fn diff(a: &Path, b: &Path) -> Result<String> {
     let (a, b) = (read_machine(a)?, read_machine(b)?);
     let pairs: Vec<(&Recorded, &Recorded)> =

@@ -77,9 +77,6 @@ fn within(mut sizes: Vec<f64>, share: f64) -> Option<f64> {
 }
 
 /// The table 'Can I trust it': what came out as on real GPUs, and what did not.
-///
-/// # Errors
-/// A file of the project is not there, or has not what is shown of it.
 pub fn trust(project: &Path, real_gpus: &str) -> Result<String> {
     let read = |file: &str| {
         let path = project.join(file);

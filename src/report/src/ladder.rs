@@ -191,9 +191,6 @@ impl Ladder {
 }
 
 /// The ladder of a results folder; none where nothing was rehearsed.
-///
-/// # Errors
-/// The file is damaged.
 pub fn read(results: &Path) -> Result<Option<Ladder>> {
     let path = results.join(FILE);
     if !path.exists() {

@@ -179,9 +179,6 @@ pub fn read_all(results: &Path) -> Result<Vec<Recorded>> {
 }
 
 /// Reads one machine's folder, `results/MACHINE`.
-///
-/// # Errors
-/// It holds no results; a file is damaged.
 pub fn read_machine(machine: &Path) -> Result<Vec<Recorded>> {
     let recorded = experiments_of(machine)?;
     ensure!(

@@ -102,9 +102,6 @@ fn jump(before: u64, after: u64) -> Option<f64> {
 }
 
 /// The changelog of the project that the results are of; none where nothing was rehearsed.
-///
-/// # Errors
-/// A file is damaged.
 pub fn read(results: &Path) -> Result<Option<Changelog>> {
     let folder = results.parent().unwrap_or(Path::new("")).join(FOLDER);
     let mut rows: Vec<Row> = table(&folder, "rows.csv")?;

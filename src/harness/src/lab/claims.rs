@@ -1,8 +1,8 @@
 //! Claims, published figures and pictures beside the grid that answers them, and the rules by which they are judged.
 
-use super::levels::{Cell, Has, Level};
+use super::levels::{Cell, Has, Level, Many};
 use super::selection::{NO_CELL, Selecting};
-use record::protocol::{self, Metric, PlainCell, Platform, REPRODUCES};
+use record::protocol::{Metric, PlainCell, Platform, REPRODUCES, Select};
 use record::rules::{
     AgreementRule, Bound, ExponentRule, FalseAlarmsRule, FrequencyRule, Pick, PickedRule, PlainRule, RatioRule, RulePart, Scope,
     TrendRule, ValueRule,
@@ -14,6 +14,21 @@ pub(super) type Predicate<C> = Option<Box<dyn Fn(&C) -> bool>>;
 
 pub(super) fn chosen<C: Cell>(predicate: &Predicate<C>, cells: &[C]) -> Vec<PlainCell> {
     cells.iter().filter(|cell| predicate.as_ref().is_none_or(|holds| holds(cell))).map(Cell::plain).collect()
+}
+
+/// Of the cells that were said before those that this holds for, too.
+fn both<C: Cell>(before: Predicate<C>, more: impl Fn(&C) -> bool + 'static) -> Predicate<C> {
+    let joined: Box<dyn Fn(&C) -> bool> = match before {
+        Some(before) => Box::new(move |cell: &C| before(cell) && more(cell)),
+        None => Box::new(more),
+    };
+    Some(joined)
+}
+
+/// Whether a cell has one of these levels.
+fn has<C: Has<L>, L: Level>(levels: impl Many<L>) -> impl Fn(&C) -> bool + 'static {
+    let levels = levels.many();
+    move |cell: &C| levels.contains(&cell.level())
 }
 
 pub fn at_most(limit: f64) -> Bound {
@@ -33,47 +48,54 @@ pub fn outside(range: RangeInclusive<f64>) -> Bound {
     Bound::Outside(*range.start(), *range.end())
 }
 
+/// What is said of a rule.
+struct Terms {
+    metric: String,
+    of: Select,
+    over: Select,
+    along: String,
+    confirm: Bound,
+    refute: Bound,
+    scope: Option<Scope>,
+}
+
 /// How figures become a verdict, over the cells of a grid.
 pub struct Rule<C> {
-    /// What it becomes, but for its selections and bounds.
-    part: RulePart,
+    part: Box<dyn Fn(Terms) -> RulePart>,
     pub(super) metrics: Vec<Metric>,
     of: Predicate<C>,
     over: Predicate<C>,
+    along: String,
     confirm: Option<Bound>,
     refute: Option<Bound>,
+    scope: Option<Scope>,
     decides: bool,
 }
 
-/// In the place of a bound until the rule is whole.
-const UNSAID: Bound = Bound::AtMost(f64::NAN);
-
-fn rule<C>(metrics: &[Metric], part: impl Into<RulePart>) -> Rule<C> {
-    Rule { part: part.into(), metrics: metrics.to_vec(), of: None, over: None, confirm: None, refute: None, decides: true }
+fn rule<C, P: Into<RulePart>>(metrics: &[Metric], part: impl Fn(Terms) -> P + 'static) -> Rule<C> {
+    let part = Box::new(move |terms: Terms| -> RulePart { part(terms).into() });
+    let (metrics, along) = (metrics.to_vec(), String::new());
+    Rule { part, metrics, of: None, over: None, along, confirm: None, refute: None, scope: None, decides: true }
 }
 
 /// The metric of each cell over that of its baseline: exact for bytes, an interval for times.
 pub fn ratio<C>(metric: Metric) -> Rule<C> {
-    let (name, of) = (metric.name.into(), String::new());
-    rule(&[metric], RatioRule { metric: name, of, confirm: UNSAID, refute: UNSAID, scope: None })
+    rule(&[metric], |Terms { metric, of, confirm, refute, scope, .. }| RatioRule { metric, of, confirm, refute, scope })
 }
 
 /// The metric of each cell as it is.
 pub fn value<C>(metric: Metric) -> Rule<C> {
-    let (name, of) = (metric.name.into(), String::new());
-    rule(&[metric], ValueRule { metric: name, of, confirm: UNSAID, refute: UNSAID })
+    rule(&[metric], |Terms { metric, of, confirm, refute, .. }| ValueRule { metric, of, confirm, refute })
 }
 
 /// Growth exponent of the metric along a number, between its two largest levels; [`Rule::along`] says which.
 pub fn growth<C>(metric: Metric) -> Rule<C> {
-    let (name, along, of) = (metric.name.into(), String::new(), String::new());
-    rule(&[metric], ExponentRule { metric: name, along, of, confirm: UNSAID, refute: UNSAID })
+    rule(&[metric], |Terms { metric, along, of, confirm, refute, .. }| ExponentRule { metric, along, of, confirm, refute })
 }
 
 /// Whether the metric's ratio to its baseline grows along a number: Spearman's rank correlation; [`Rule::along`] says which.
 pub fn trend<C>(metric: Metric) -> Rule<C> {
-    let (name, along, of) = (metric.name.into(), String::new(), String::new());
-    rule(&[metric], TrendRule { metric: name, along, of, confirm: UNSAID, refute: UNSAID })
+    rule(&[metric], |Terms { metric, along, of, confirm, refute, .. }| TrendRule { metric, along, of, confirm, refute })
 }
 
 /// Of the cells that differ in the compared factor alone, the one with the lowest metric, over the highest of those of [`Rule::over`].
@@ -87,72 +109,59 @@ pub fn highest<C>(metric: Metric) -> Rule<C> {
 }
 
 fn picked<C>(metric: Metric, pick: Pick) -> Rule<C> {
-    let (name, of, over) = (metric.name.into(), String::new(), String::new());
-    rule(&[metric], PickedRule { metric: name, pick, of, over, confirm: UNSAID, refute: UNSAID })
+    rule(&[metric], move |Terms { metric, of, over, confirm, refute, .. }| PickedRule { metric, pick, of, over, confirm, refute })
 }
 
 /// Whether one metric predicts another: their ratio lies in the range in at least this share of the cells.
 pub fn agreement<C>(metric: Metric, reference: Metric, range: RangeInclusive<f64>, share: f64) -> Rule<C> {
-    let (name, other, of) = (metric.name.into(), reference.name.into(), String::new());
-    rule(&[metric, reference], AgreementRule { metric: name, reference: other, of, within: within(range), share })
+    let (other, within) = (reference.name, within(range));
+    rule(&[metric, reference], move |Terms { metric, of, .. }| AgreementRule { metric, reference: other.into(), of, within, share })
 }
 
 /// How often levels that are one thing under several names would be called different, in resamplings of as many rounds as the profile takes.
 pub fn false_alarms<C>(metric: Metric, at_most: f64) -> Rule<C> {
-    rule(&[metric], FalseAlarmsRule { metric: metric.name.into(), of: String::new(), at_most })
+    rule(&[metric], move |Terms { metric, of, .. }| FalseAlarmsRule { metric, of, at_most })
 }
 
 /// The share of `attempts` that `metric` counts, over the baseline's: an interval, because both are counts of chance. Judged only where the
 /// baseline's share is at least `least`.
 pub fn frequency<C>(metric: Metric, attempts: Metric, least: f64) -> Rule<C> {
-    let (name, all, of) = (metric.name.into(), attempts.name.into(), String::new());
-    rule(&[metric, attempts], FrequencyRule { metric: name, attempts: all, of, confirm: UNSAID, refute: UNSAID, least })
-}
-
-/// The cells that a rule judges, as it has them.
-fn selection(part: &mut RulePart) -> &mut String {
-    match part {
-        RulePart::Ratio(RatioRule { of, .. })
-        | RulePart::Frequency(FrequencyRule { of, .. })
-        | RulePart::Value(ValueRule { of, .. })
-        | RulePart::Exponent(ExponentRule { of, .. })
-        | RulePart::Picked(PickedRule { of, .. })
-        | RulePart::Agreement(AgreementRule { of, .. })
-        | RulePart::Trend(TrendRule { of, .. })
-        | RulePart::FalseAlarms(FalseAlarmsRule { of, .. }) => of,
-    }
-}
-
-/// What confirms and what refutes a rule, where these are bounds of each comparison.
-fn bounds(part: &mut RulePart) -> Option<(&mut Bound, &mut Bound)> {
-    match part {
-        RulePart::Ratio(RatioRule { confirm, refute, .. })
-        | RulePart::Frequency(FrequencyRule { confirm, refute, .. })
-        | RulePart::Value(ValueRule { confirm, refute, .. })
-        | RulePart::Exponent(ExponentRule { confirm, refute, .. })
-        | RulePart::Picked(PickedRule { confirm, refute, .. })
-        | RulePart::Trend(TrendRule { confirm, refute, .. }) => Some((confirm, refute)),
-        RulePart::Agreement(_) | RulePart::FalseAlarms(_) => None,
-    }
-}
-
-/// The number along which a rule tells a growth or a trend.
-fn number_along(part: &mut RulePart) -> Option<&mut String> {
-    match part {
-        RulePart::Exponent(ExponentRule { along, .. }) | RulePart::Trend(TrendRule { along, .. }) => Some(along),
-        _ => None,
-    }
+    let all = attempts.name;
+    rule(&[metric, attempts], move |Terms { metric, of, confirm, refute, .. }| FrequencyRule {
+        metric,
+        attempts: all.into(),
+        of,
+        confirm,
+        refute,
+        least,
+    })
 }
 
 impl<C: Cell> Rule<C> {
-    /// The cells that are judged; else all.
+    /// Of the cells that are judged those that this holds for; all where nothing is said of them.
     pub fn of(self, of: impl Fn(&C) -> bool + 'static) -> Self {
-        Rule { of: Some(Box::new(of)), ..self }
+        Rule { of: both(self.of, of), ..self }
+    }
+
+    /// Of the cells that are judged those that have this level, or one of these levels.
+    pub fn at<L: Level>(self, levels: impl Many<L>) -> Self
+    where
+        C: Has<L>,
+    {
+        self.of(has::<C, L>(levels))
     }
 
     /// The cells that the picked one is put against.
     pub fn over(self, over: impl Fn(&C) -> bool + 'static) -> Self {
-        Rule { over: Some(Box::new(over)), ..self }
+        Rule { over: both(self.over, over), ..self }
+    }
+
+    /// Of the cells that the picked one is put against those that have this level, or one of these levels.
+    pub fn over_at<L: Level>(self, levels: impl Many<L>) -> Self
+    where
+        C: Has<L>,
+    {
+        self.over(has::<C, L>(levels))
     }
 
     pub fn confirm(self, bound: Bound) -> Self {
@@ -187,62 +196,99 @@ impl<C: Cell> Rule<C> {
 
     /// Judge only where, in the baseline, `part` is at least this share of `whole`.
     pub fn scope(mut self, part: Metric, whole: Metric, at_least: f64) -> Self {
-        if let RulePart::Ratio(RatioRule { scope, .. }) = &mut self.part {
-            *scope = Some(Scope { part: part.name.into(), whole: whole.name.into(), at_least });
-        }
         self.metrics.extend([part, whole]);
-        self
+        Rule { scope: Some(Scope { part: part.name.into(), whole: whole.name.into(), at_least }), ..self }
     }
 
     /// The number along which a growth or a trend is told.
-    pub fn along<L: Level>(mut self) -> Self
+    pub fn along<L: Level>(self) -> Self
     where
         C: Has<L>,
     {
-        number_along(&mut self.part).into_iter().for_each(|along| *along = L::factor());
-        self
+        Rule { along: L::factor(), ..self }
     }
 
-    /// The rule as plain data, over the cells of its grid.
-    ///
-    /// # Errors
-    /// Says what the rule lacks.
+    /// The rule as plain data, over the cells of its grid; or what it lacks.
     pub(super) fn plain(&self, cells: &[C], select: Selecting) -> Result<PlainRule, &'static str> {
-        let mut part = self.part.clone();
         let of = chosen(&self.of, cells);
         if of.is_empty() {
             return Err("is about no cell that is planned");
         }
-        *selection(&mut part) = select(&of);
-        if let Some((confirm, refute)) = bounds(&mut part) {
-            (*confirm, *refute) = self.confirm.zip(self.refute).ok_or("does not say what confirms and what refutes it")?;
-        }
-        if number_along(&mut part).is_some_and(|along| along.is_empty()) {
-            return Err("does not say along which number");
-        }
-        if let RulePart::Picked(rule) = &mut part {
-            rule.over = select(&chosen(&self.over, cells));
-            if rule.over == NO_CELL {
-                return Err("picks over no cell that is planned");
+        let over = self.over.as_ref().map_or(String::new(), |_| select(&chosen(&self.over, cells)));
+        let unsaid = Bound::AtMost(f64::NAN);
+        let (confirm, refute) = (self.confirm.unwrap_or(unsaid), self.refute.unwrap_or(unsaid));
+        let (metric, along, scope) = (self.metrics[0].name.into(), self.along.clone(), self.scope.clone());
+        let part = (self.part)(Terms { metric, of: select(&of), over, along, confirm, refute, scope });
+        match &part {
+            _ if part.bounds().is_some() && self.confirm.and(self.refute).is_none() => {
+                Err("does not say what confirms and what refutes it")
             }
+            RulePart::Exponent(_) | RulePart::Trend(_) if self.along.is_empty() => Err("does not say along which number"),
+            RulePart::Picked(rule) if rule.over == NO_CELL => Err("picks over no cell that is planned"),
+            _ if self.decides => Ok(PlainRule::Part(part)),
+            _ => Ok(PlainRule::Informational(Box::new(PlainRule::Part(part)))),
         }
-        let plain = PlainRule::Part(part);
-        Ok(if self.decides { plain } else { PlainRule::Informational(Box::new(plain)) })
     }
 }
 
-/// What somebody says, and what judges it.
-pub struct ClaimDef<T, R> {
-    pub(super) stated: T,
+/// What somebody says, in our words, or a figure that somebody published, as its source gives it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Stated {
+    pub id: String,
+    pub from: String,
+    pub text: String,
+    pub judged_on: Vec<Platform>,
+    pub about_the_lab: bool,
+    pub is_published: bool,
+    pub setup: String,
+}
+
+/// What is stated, and what judges it.
+pub struct ClaimDef<R> {
+    pub(super) stated: Stated,
     pub(super) rules: Vec<R>,
     pub(super) changed: Option<&'static str>,
     /// The rules without what was changed after a look.
     pub(super) before: Vec<R>,
 }
 
-impl<T, C: Cell> ClaimDef<T, Rule<C>> {
-    fn of(stated: T) -> Self {
+pub type Claim<C> = ClaimDef<Rule<C>>;
+
+impl<C: Cell> Claim<C> {
+    /// `from` names the guides that make the claim, by number.
+    pub fn new(id: &str, from: &str, text: &str) -> Self {
+        let stated = Stated { id: id.into(), from: from.into(), text: text.into(), ..Stated::default() };
         ClaimDef { stated, rules: Vec::new(), changed: None, before: Vec::new() }
+    }
+
+    /// A claim that this lab makes itself.
+    pub fn ours(id: &str, text: &str) -> Self {
+        Self::new(id, "this lab", text)
+    }
+
+    /// A figure that someone published, as its source gives it.
+    pub fn published(id: &str, source: &str, figure: &str) -> Self {
+        let claim = Self::new(id, source, figure);
+        ClaimDef { stated: Stated { is_published: true, ..claim.stated }, ..claim }
+    }
+
+    /// Whose figures may carry a verdict; else those that [`Grid::judged_on`](super::Grid::judged_on) names, or, where it names none,
+    /// GPUs' about a published figure, and about a claim those of CPUs and GPUs and, where bytes are counted, the simulated GPU's.
+    pub fn on(mut self, platforms: &[Platform]) -> Self {
+        self.stated.judged_on = platforms.to_vec();
+        self
+    }
+
+    /// That the claim is about the lab itself, and not about what the experiment is about.
+    pub fn about_the_lab(mut self) -> Self {
+        self.stated.about_the_lab = true;
+        self
+    }
+
+    /// In what the cells here differ from the setup of a published figure; without a rule, why nothing can be compared.
+    pub fn setup(mut self, setup: &str) -> Self {
+        self.stated.setup = setup.into();
+        self
     }
 
     /// What judges it. A claim needs all to hold; of a published figure each reproduces a part, and without any, nothing that is measured
@@ -267,52 +313,5 @@ impl<T, C: Cell> ClaimDef<T, Rule<C>> {
     /// The metrics that its rules read, those before a change among them.
     pub(super) fn metrics(&self) -> impl Iterator<Item = Metric> {
         self.rules.iter().chain(&self.before).flat_map(|rule| rule.metrics.iter().copied())
-    }
-}
-
-/// What a guide says, in our words.
-pub type Claim<C> = ClaimDef<protocol::Claim, Rule<C>>;
-
-impl<C: Cell> Claim<C> {
-    /// `from` names the guides that make the claim, by number.
-    pub fn new(id: &str, from: &str, text: &str) -> Self {
-        let (id, from, text) = (id.into(), from.into(), text.into());
-        let rule = PlainRule::All(Vec::new());
-        ClaimDef::of(protocol::Claim { id, from, text, judged_on: Vec::new(), rule, about_the_lab: false })
-    }
-
-    /// Whose figures may carry a verdict; else those of CPUs and GPUs and, where bytes are counted, the simulated GPU's.
-    pub fn on(mut self, platforms: &[Platform]) -> Self {
-        self.stated.judged_on = platforms.to_vec();
-        self
-    }
-
-    /// That the claim is about the lab itself, and not about what the experiment is about.
-    pub fn about_the_lab(mut self) -> Self {
-        self.stated.about_the_lab = true;
-        self
-    }
-}
-
-/// A figure that someone published, and what reproduces it here.
-pub type Published<C> = ClaimDef<protocol::Published, Rule<C>>;
-
-impl<C: Cell> Published<C> {
-    /// `figure` is the figure as its source gives it.
-    pub fn new(id: &str, source: &str, figure: &str) -> Self {
-        let (id, source, figure) = (id.into(), source.into(), figure.into());
-        ClaimDef::of(protocol::Published { id, source, figure, judged_on: vec![Platform::Gpu], rule: None, setup: String::new() })
-    }
-
-    /// Whose figures may be put against it; else a GPU's.
-    pub fn on(mut self, platforms: &[Platform]) -> Self {
-        self.stated.judged_on = platforms.to_vec();
-        self
-    }
-
-    /// In what the cells here differ from the source's setup; without a rule, why nothing can be compared.
-    pub fn setup(mut self, setup: &str) -> Self {
-        self.stated.setup = setup.into();
-        self
     }
 }

@@ -1,6 +1,6 @@
 //! A grid: the cells of one kind, what runs them, what each must show, and what they answer.
 
-use super::claims::{Claim, ClaimDef, Published, Rule};
+use super::claims::{Claim, ClaimDef, Rule, Stated};
 use super::levels::{Cell, FactorText, Has, Level};
 use super::metrics;
 use super::plots::{Plot, bars};
@@ -122,9 +122,9 @@ pub struct Grid<C> {
     on: Vec<Platform>,
     check: Option<Check<C>>,
     metrics: Vec<Metric>,
+    judged_on: Vec<Platform>,
     claims: Vec<Claim<C>>,
     answers: Vec<(&'static str, Rule<C>)>,
-    published: Vec<Published<C>>,
     plots: Option<Vec<Plot<C>>>,
 }
 
@@ -140,9 +140,9 @@ impl<C: Cell> Grid<C> {
             on: Vec::new(),
             check: None,
             metrics: Vec::new(),
+            judged_on: Vec::new(),
             claims: Vec::new(),
             answers: Vec::new(),
-            published: Vec::new(),
             plots: None,
         }
     }
@@ -207,19 +207,21 @@ impl<C: Cell> Grid<C> {
         self
     }
 
+    /// Whose figures may carry a verdict about the claims that do not say so themselves.
+    pub fn judged_on(self, platforms: &[Platform]) -> Self {
+        Grid { judged_on: platforms.to_vec(), ..self }
+    }
+
+    /// A claim or a published figure; those of others come last.
     pub fn claim(mut self, claim: Claim<C>) -> Self {
         self.claims.push(claim);
+        self.claims.sort_by_key(|claim| claim.stated.is_published);
         self
     }
 
     /// Another part of a claim or a published figure that stands with another grid of this protocol.
     pub fn answers(mut self, id: &'static str, rule: Rule<C>) -> Self {
         self.answers.push((id, rule));
-        self
-    }
-
-    pub fn published(mut self, published: Published<C>) -> Self {
-        self.published.push(published);
         self
     }
 
@@ -258,9 +260,6 @@ impl<C: Cell> Grid<C> {
     }
 
     /// Sets up a cell, planned or not.
-    ///
-    /// # Errors
-    /// What its setup fails with.
     pub fn step(&self, cell: C, bench: &Bench) -> Result<Step> {
         (self.set_up)(cell, bench)
     }
@@ -271,7 +270,7 @@ impl<C: Cell> Grid<C> {
 
     /// The metrics that tables show: the grid's own, those of its claims and pictures, and the usual ones.
     fn all_metrics(&self, passes: Passes) -> impl Iterator<Item = Metric> {
-        let claimed = self.claims.iter().flat_map(ClaimDef::metrics).chain(self.published.iter().flat_map(ClaimDef::metrics));
+        let claimed = self.claims.iter().flat_map(ClaimDef::metrics);
         let answered = self.answers.iter().flat_map(|(_, rule)| rule.metrics.iter().copied());
         let plotted = self.plots.iter().flatten().map(|plot| plot.metric);
         let usual = [(CHECK, metrics::COMPARED), (COUNT, metrics::COUNTED), (ROUNDS, metrics::TIMED)];
@@ -317,10 +316,9 @@ pub(super) struct Said {
     pub grids: Vec<PlainGrid>,
     pub checks: Vec<protocol::Check>,
     pub metrics: Vec<Metric>,
-    pub claims: Vec<ClaimDef<protocol::Claim, PlainRule>>,
+    pub claims: Vec<ClaimDef<PlainRule>>,
     /// Parts of claims and published figures that may stand with another grid.
     pub answers: Vec<(&'static str, PlainRule)>,
-    pub published: Vec<ClaimDef<protocol::Published, PlainRule>>,
     pub plots: Vec<(PlainPlot, Vec<PlainCell>)>,
     pub mistakes: Vec<String>,
 }
@@ -374,11 +372,9 @@ impl<C: Cell> AnyGrid for Grid<C> {
         };
         for ClaimDef { stated, rules, changed, before } in &self.claims {
             let (rules, before) = (plain(&stated.id, rules), plain(&stated.id, before));
-            said.claims.push(ClaimDef { stated: stated.clone(), rules, changed: *changed, before });
-        }
-        for ClaimDef { stated, rules, changed, before } in &self.published {
-            let (rules, before) = (plain(&stated.id, rules), plain(&stated.id, before));
-            said.published.push(ClaimDef { stated: stated.clone(), rules, changed: *changed, before });
+            let judged_on = if stated.judged_on.is_empty() { &self.judged_on } else { &stated.judged_on };
+            let stated = Stated { judged_on: judged_on.clone(), ..stated.clone() };
+            said.claims.push(ClaimDef { stated, rules, changed: *changed, before });
         }
         for (id, rule) in &self.answers {
             said.answers.extend(plain(id, slice::from_ref(rule)).into_iter().map(|rule| (*id, rule)));

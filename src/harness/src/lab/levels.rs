@@ -175,11 +175,7 @@ macro_rules! number {
         $crate::number! { $(#[$doc])* $name: i64 $(as $factor)? $meaning }
     };
     ($(#[$doc:meta])* $name:ident: $number:ident $(as $factor:literal)? $meaning:literal) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-        pub struct $name(pub $number);
-
-        $crate::single_level! { $name($number) $($factor)?, $meaning }
+        $crate::single_level! { $(#[$doc])* $name($number) $($factor)?, $meaning }
     };
 }
 
@@ -187,18 +183,18 @@ macro_rules! number {
 #[macro_export]
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident $(as $factor:literal)? $meaning:literal) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq)]
-        pub struct $name(pub &'static str);
-
-        $crate::single_level! { $name(&'static str) $($factor)?, $meaning }
+        $crate::single_level! { $(#[$doc])* $name(&'static str) $($factor)?, $meaning }
     };
 }
 
 #[doc(hidden)]
 #[macro_export]
 macro_rules! single_level {
-    ($name:ident($value:ty) $($factor:literal)?, $meaning:literal) => {
+    ($(#[$doc:meta])* $name:ident($value:ty) $($factor:literal)?, $meaning:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+        pub struct $name(pub $value);
+
         impl $crate::lab::Level for $name {
             fn factor() -> String {
                 $crate::spelled!($name $($factor)?)

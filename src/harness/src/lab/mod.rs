@@ -18,10 +18,11 @@ pub use crate::levels;
 pub use crate::measure::{Bench, Probe, Step, Timing};
 pub use crate::name;
 pub use crate::number;
+pub use crate::python_test;
 pub use anyhow::{Context, Result, bail, ensure};
 pub use claims::{
-    Claim, Published, Rule, agreement, at_least, at_most, false_alarms, frequency, growth, highest, lowest, outside, ratio, trend,
-    value, within,
+    Claim, Rule, agreement, at_least, at_most, false_alarms, frequency, growth, highest, lowest, outside, ratio, trend, value,
+    within,
 };
 pub use grid::{CHECK, COUNT, Choose, Chosen, Grid, Passes, ROUNDS, differs, equal, missing, raises, scaled};
 pub use levels::{AllocConf, By, Cell, DeviceMemory, Dtype, FactorText, Has, Level, Many, ModelName, Precision, Threads, spelling};
@@ -32,7 +33,6 @@ pub use record::protocol::{
     ACTIVATIONS, BANDWIDTH, COMPUTED, GRADIENTS, LINK_SHARE, Metric, PEAK, PlainLevel, Platform, Relation, STEP_PEAK, SubjectKind,
     TIME,
 };
-pub use std::process::ExitCode;
 pub use tch::{Device, Kind, Reduction, Tensor, no_grad};
 
 /// Devices whose kernels allocate as a GPU's do.
@@ -48,10 +48,7 @@ pub fn bytes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> i64 {
     there.map(|tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as i64).sum()
 }
 
-/// The step of a cell that PyTorch in Python runs: its `step.py` has it.
-///
-/// # Errors
-/// Always.
+/// The step of a cell that PyTorch in Python runs: its `step.py` has it, and here it always fails.
 pub fn in_python<C: Cell>(_: C, _: &Bench) -> Result<Step> {
     bail!("PyTorch in Python runs this cell")
 }

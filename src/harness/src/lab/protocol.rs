@@ -1,6 +1,6 @@
 //! A protocol: one experiment, from its question to its threats, and how it becomes the plain data that a `run.json` holds.
 
-use super::claims::ClaimDef;
+use super::claims::{ClaimDef, Stated};
 use super::grid::{AnyGrid, Grid, Said};
 use super::levels::{Cell, FactorText, Level, Many};
 use super::selection::written;
@@ -67,18 +67,12 @@ impl Protocol {
     }
 
     /// Sets up a planned cell.
-    ///
-    /// # Errors
-    /// No grid plans the cell; what its setup fails with.
     pub fn prepare(&self, cell: &PlainCell, bench: &Bench) -> Result<Step> {
         let step = self.grids.iter().find_map(|grid| grid.step_of(cell, bench));
         step.with_context(|| format!("no cell '{cell}' is planned"))?
     }
 
     /// The protocol as plain data, or everything that is wrong with it.
-    ///
-    /// # Errors
-    /// Each mistake.
     pub fn plain(&self) -> Result<PlainProtocol, Vec<String>> {
         let mut all: Vec<PlainCell> = self.grids.iter().flat_map(|grid| grid.plain_cells()).collect();
         all.sort();
@@ -87,12 +81,10 @@ impl Protocol {
         let mut said = Said::default();
         self.grids.iter().for_each(|grid| grid.say(&select, &mut said));
         let factors = factors(said.factors, &said.grids, &mut said.mistakes);
-        let Said { grids, checks, mut claims, mut published, mut mistakes, .. } = said;
+        let Said { grids, checks, claims: mut stated, mut mistakes, .. } = said;
         for (id, part) in said.answers {
-            let claim = claims.iter_mut().find(|claim| claim.stated.id == id).map(|claim| &mut claim.rules);
-            let figure = published.iter_mut().find(|figure| figure.stated.id == id).map(|figure| &mut figure.rules);
-            match claim.or(figure) {
-                Some(rules) => rules.push(part),
+            match stated.iter_mut().find(|claim| claim.stated.id == id) {
+                Some(claim) => claim.rules.push(part),
                 None => mistakes.push(format!("a rule answers '{id}', which no grid claims")),
             }
         }
@@ -100,23 +92,28 @@ impl Protocol {
         let metrics = grouped(said.metrics.into_iter().map(|metric| (Metric { label: "", ..metric }, metric)));
         let metrics: Vec<Metric> = metrics.into_iter().map(|(_, same)| same[0]).collect();
         let is_counted = |name: &str| metrics.iter().any(|metric| metric.name == name && metric.pass == Pass::Memory);
-        let claims = claims.into_iter().map(|ClaimDef { mut stated, rules, changed, before }| {
+        let (mut claims, mut published) = (Vec::new(), Vec::new());
+        for ClaimDef { stated, rules, changed, before } in stated {
+            let Stated { id, from, text, mut judged_on, about_the_lab, is_published, setup } = stated;
+            if is_published {
+                if judged_on.is_empty() {
+                    judged_on.push(Platform::Gpu);
+                }
+                let rule = (!rules.is_empty()).then(|| whole(rules, changed, before));
+                published.push(protocol::Published { id, source: from, figure: text, judged_on, rule, setup });
+                continue;
+            }
             if rules.is_empty() {
-                mistakes.push(format!("nothing judges the claim '{}': give it a rule", stated.id));
+                mistakes.push(format!("nothing judges the claim '{id}': give it a rule"));
             }
-            if stated.judged_on.is_empty() {
+            if judged_on.is_empty() {
                 let counts = rules.iter().flat_map(PlainRule::metrics).any(is_counted);
-                stated.judged_on = [Platform::Cpu, Platform::Gpu].into_iter().chain(counts.then_some(Platform::Dry)).collect();
+                judged_on = [Platform::Cpu, Platform::Gpu].into_iter().chain(counts.then_some(Platform::Dry)).collect();
             }
-            protocol::Claim { rule: whole(rules, changed, before), ..stated }
-        });
-        let claims = claims.collect();
-        let published = published.into_iter().map(|ClaimDef { stated, rules, changed, before }| {
-            let rule = (!rules.is_empty()).then(|| whole(rules, changed, before));
-            protocol::Published { rule, ..stated }
-        });
-        let plots = grouped(said.plots).into_iter().map(|(drawn, cells)| PlainPlot { of: select(&cells.concat()), ..drawn });
-        let (published, plots) = (published.collect(), plots.collect());
+            claims.push(protocol::Claim { id, from, text, judged_on, rule: whole(rules, changed, before), about_the_lab });
+        }
+        let plots = grouped(said.plots).into_iter();
+        let plots = plots.map(|(drawn, cells)| PlainPlot { of: select(&cells.concat()), ..drawn }).collect();
         let plain = PlainProtocol { factors, grids, metrics, checks, claims, published, plots, ..self.plain.clone() };
         mistakes.extend(plain.mistakes());
         if mistakes.is_empty() { Ok(plain) } else { Err(mistakes) }

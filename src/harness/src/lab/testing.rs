@@ -28,17 +28,11 @@ pub struct Checked(Found);
 
 impl Checked {
     /// The relation that the protocol expects was there.
-    ///
-    /// # Panics
-    /// It was not.
     pub fn holds(self) {
         assert_eq!((self.0.status, self.0.reason.as_str()), (Status::Ok, ""));
     }
 
     /// The check saw what is broken and said so in these words.
-    ///
-    /// # Panics
-    /// It did not.
     pub fn sees(self, words: &str) {
         assert!(
             self.0.status.is_failure() && self.0.reason.contains(words),
@@ -49,17 +43,11 @@ impl Checked {
 }
 
 /// Checks a cell, planned or not, against the relation and the baseline that its grid has for it.
-///
-/// # Panics
-/// The protocol has no grid of such cells.
 pub fn check<C: Cell>(protocol: &Protocol, cell: C) -> Checked {
     broken(protocol, cell, |bench| grid(protocol, &cell).step(cell, bench))
 }
 
 /// As [`check`], with another step in the place of the cell's own: one that breaks the technique.
-///
-/// # Panics
-/// As for [`check`].
 pub fn broken<C: Cell>(protocol: &Protocol, cell: C, set_up: impl Fn(&Bench) -> Result<Step>) -> Checked {
     let grid = grid(protocol, &cell);
     let baseline = grid.baseline_of(&cell).expect("the grid compares something");
@@ -67,9 +55,6 @@ pub fn broken<C: Cell>(protocol: &Protocol, cell: C, set_up: impl Fn(&Bench) -> 
 }
 
 /// As [`check`], with another step in the place of the baseline's: where PyTorch in Python runs that, it stands in for it.
-///
-/// # Panics
-/// As for [`check`].
 pub fn beside<C: Cell>(protocol: &Protocol, cell: C, baseline: impl Fn(&Bench) -> Result<Step>) -> Checked {
     let grid = grid(protocol, &cell);
     compared(grid, cell, |bench| grid.step(cell, bench), baseline)
@@ -100,9 +85,6 @@ pub struct Counted(Vec<Sample>);
 
 impl Counted {
     /// A figure that the step gave.
-    ///
-    /// # Panics
-    /// It gave none.
     pub fn figure(&self, metric: Metric) -> f64 {
         self.get(metric).unwrap_or_else(|| panic!("no {} in {:?}", metric.name, self.0))
     }
@@ -118,9 +100,6 @@ impl Counted {
 }
 
 /// Counts the bytes of a cell, planned or not.
-///
-/// # Panics
-/// The step fails.
 pub fn count<C: Cell>(protocol: &Protocol, cell: C) -> Counted {
     let _turn = alone();
     let grid = grid(protocol, &cell);
@@ -155,12 +134,10 @@ def check(experiment, cell, baseline, tolerance=0.0, **expected):
     return lab._check(experiment, spec, lab.Bench(torch.device("cpu"), seed=1, threads=1))[0]
 "#;
 
-/// Runs a script, to which an experiment's `step.py` is `step`, in the Python whose PyTorch this is, and compares what it prints.
-///
-/// # Panics
-/// It prints something else.
+/// Runs a script, to which an experiment's `step.py` is a module of the experiment's name, in the Python whose PyTorch this is, and
+/// compares what it prints.
 pub fn assert_python_says(experiment: &str, script: &str, expected: &str) {
-    let script = format!("{PRELUDE}sys.path.insert(0, 'experiments/{experiment}')\n{script}");
+    let script = format!("{PRELUDE}sys.path.insert(0, 'experiments/{experiment}')\nimport step as {experiment}\n{script}");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let python = Python::program();
     let meter = for_reference(1).expect("the meter is kept in memory").meter;
@@ -169,11 +146,21 @@ pub fn assert_python_says(experiment: &str, script: &str, expected: &str) {
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// A test of a `step.py`, as [`assert_python_says`] has it: `python_test! { name_of_the_test: "experiment", "script", "what it prints" }`.
+#[macro_export]
+macro_rules! python_test {
+    ($(#[$doc:meta])* $name:ident: $experiment:literal, $script:expr, $expected:expr) => {
+        $(#[$doc])*
+        #[cfg(test)]
+        #[test]
+        fn $name() {
+            $crate::lab::testing::assert_python_says($experiment, $script, $expected);
+        }
+    };
+}
+
 /// The simulated GPU for a test. A process is dry from its start, so the test of this name runs again in a child: the device is given
 /// there, and none here, when the child has passed.
-///
-/// # Panics
-/// The child fails, or knows no test of this name.
 pub fn dry(test: &str) -> Option<Dry> {
     const INSIDE: &str = "VRAMLAB_TEST_IS_DRY";
     if std::env::var_os(INSIDE).is_some() {

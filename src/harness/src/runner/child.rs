@@ -117,10 +117,7 @@ fn open(choice: DeviceChoice, memory_limit: Option<u64>) -> Result<Box<dyn Backe
     })
 }
 
-/// Has the kernel end this process when its parent ends.
-///
-/// # Errors
-/// The parent is gone already.
+/// Has the kernel end this process when its parent ends; fails where the parent is gone already.
 pub fn end_with_parent(parent: u32) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("asking to end with the parent")?;
     let still_there = getppid().is_some_and(|pid| u32::try_from(pid.as_raw_nonzero().get()) == Ok(parent));

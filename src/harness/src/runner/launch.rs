@@ -32,9 +32,6 @@ pub struct Launcher {
 impl Launcher {
     /// Runs a pass in a process of its own, which may be a copy of a template, after the other side of its comparison has written what it
     /// needs; `None` where Ctrl-C ended it.
-    ///
-    /// # Errors
-    /// No process can be started.
     pub fn run(&self, spec: &Spec, templates: &mut Templates) -> Result<Option<PassRecord>> {
         if let ControlFlow::Break(ended) = self.provide(spec, templates)? {
             return Ok(ended);
@@ -49,9 +46,6 @@ impl Launcher {
 
     /// Has the other side of a comparison write what a pass needs, where that is not there yet. Breaks with what becomes of the pass where it
     /// does not, or with nothing where Ctrl-C ended it.
-    ///
-    /// # Errors
-    /// No process can be started.
     pub fn provide(&self, spec: &Spec, templates: &mut Templates) -> Result<ControlFlow<Option<PassRecord>>> {
         let Some(other) = needed(spec)? else { return Ok(ControlFlow::Continue(())) };
         Ok(match self.run(&other, templates)? {
@@ -61,9 +55,6 @@ impl Launcher {
     }
 
     /// Starts a process for a pass; where its spec says so, it loads everything and then waits for its turn.
-    ///
-    /// # Errors
-    /// No process can be started.
     pub fn start(&self, spec: &Spec) -> Result<Started<'_>> {
         let mut command = command(self.program(&spec.cell), self.choice)?;
         if self.choice != DeviceChoice::Cpu {

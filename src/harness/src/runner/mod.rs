@@ -36,7 +36,17 @@ pub const EXPERIMENTS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/exp
 /// Exit status after Ctrl-C, as shells count it: 128 + SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
-/// The `main` of an experiment: parses the command line, and runs the protocol's cells or, as a child, one of them.
+/// The `main` of an experiment, with the function that gives its protocol: `harness::main!(protocol);`.
+#[macro_export]
+macro_rules! main {
+    ($protocol:path) => {
+        fn main() -> std::process::ExitCode {
+            $crate::run($protocol())
+        }
+    };
+}
+
+/// Parses the command line of an experiment, and runs the protocol's cells or, as a child, one of them.
 pub fn run(protocol: lab::Protocol) -> ExitCode {
     match protocol.plain() {
         Ok(plain) => begin(&plain, &|cell, bench| protocol.prepare(cell, bench)),

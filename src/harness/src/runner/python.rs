@@ -111,9 +111,6 @@ impl Python {
 const BY_CELL: [&str; 3] = ["PYTORCH_ALLOC_CONF", "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"];
 
 /// What a reference is told so that it measures as we do: what counts, and the settings that it must have with so many threads.
-///
-/// # Errors
-/// The kernel gives no memory file for the library; libtorch's message.
 pub fn for_reference(threads: u32) -> Result<ForReference> {
     static LIBRARY: OnceLock<MemoryFile> = OnceLock::new();
     let library = MemoryFile::once(&LIBRARY, "vramlab-meter", meter::LIBRARY).context("keeping the meter's library in memory")?;
@@ -124,9 +121,6 @@ pub fn for_reference(threads: u32) -> Result<ForReference> {
 }
 
 /// The copy of the project that has such a file: the folder that holds this program, or one above it, or where it was built.
-///
-/// # Errors
-/// None has it.
 pub fn project_with(file: &Path) -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|e| format!("this program's own file cannot be found: {e}"))?;
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);

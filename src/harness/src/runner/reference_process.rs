@@ -31,9 +31,6 @@ impl Exchanges {
 
 /// What the other side of a comparison has to run before this side can: ours writes its start, the reference its outcome. None where it
 /// has, or nothing is needed.
-///
-/// # Errors
-/// A reference cannot be told our settings.
 pub fn needed(spec: &Spec) -> Result<Option<Spec>> {
     let Some(files) = &spec.exchange else { return Ok(None) };
     let hand_over = spec.cell.is_reference();

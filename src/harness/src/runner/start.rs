@@ -24,9 +24,6 @@ pub enum Program<'a> {
 static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Has Ctrl-C and a request to terminate stop the run between two rows instead of in the middle of one.
-///
-/// # Errors
-/// The handler cannot be installed.
 pub fn interruptible() -> Result<()> {
     ctrlc::set_handler(|| STOP.store(true, Ordering::SeqCst)).context("catching Ctrl-C")
 }
@@ -43,10 +40,7 @@ pub fn allocator_settings() -> Option<String> {
     ALLOC_CONF.iter().filter_map(|name| std::env::var(name).ok()).find(|set| !set.is_empty())
 }
 
-/// What of the environment leaves nothing to count.
-///
-/// # Errors
-/// It turns the caching allocator off, or puts another in its place.
+/// Fails where the environment turns the caching allocator off or puts another in its place: nothing is left to count.
 pub fn refuse_other_allocators() -> Result<()> {
     let is_off = std::env::var_os("PYTORCH_NO_CUDA_MEMORY_CACHING").is_some();
     ensure!(!is_off, "PYTORCH_NO_CUDA_MEMORY_CACHING turns the caching allocator off, whose bytes are counted here: unset it");

@@ -103,9 +103,6 @@ impl RunSummary {
     }
 
     /// What a run left; none where it came to no end.
-    ///
-    /// # Errors
-    /// What it left is no summary.
     pub fn read(file: &Path) -> Result<Option<RunSummary>> {
         match std::fs::read(file) {
             Ok(text) => serde_json::from_slice(&text).with_context(|| format!("reading {}", file.display())),

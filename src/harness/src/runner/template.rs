@@ -94,10 +94,7 @@ impl Templates {
         copied.ok()
     }
 
-    /// Waits until the copy of a program ends.
-    ///
-    /// # Errors
-    /// Its template ended, and the copy with it.
+    /// Waits until the copy of a program ends; fails where its template ended, and the copy with it.
     pub fn wait(&mut self, program: Program) -> Result<ExitStatus> {
         let slot = self.of(program);
         let ForkSlot::Ready(template) = slot else { bail!("nothing was copied") };

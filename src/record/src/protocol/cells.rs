@@ -75,11 +75,7 @@ impl fmt::Display for Pass {
 
 impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.pad(match self {
-            Profile::Smoke => "smoke",
-            Profile::Quick => "quick",
-            Profile::Full => "full",
-        })
+        self.serialize(f)
     }
 }
 
@@ -193,10 +189,7 @@ impl PlainCell {
         Some(self.without(factors)).filter(|name| !name.is_empty()).unwrap_or_else(|| self.to_string())
     }
 
-    /// Parses a canonical text.
-    ///
-    /// # Errors
-    /// A term that is not `factor=level`, or no term at all.
+    /// Parses a canonical text: one `factor=level`, or more.
     pub fn parse(text: &str) -> std::result::Result<PlainCell, String> {
         let terms = text.split(' ').map(|term| match term.split_once('=') {
             Some((factor, level)) if !factor.is_empty() && !level.is_empty() => Ok((factor.into(), level.into())),

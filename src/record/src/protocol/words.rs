@@ -78,10 +78,7 @@ pub enum SlotSource {
 }
 
 impl PageText {
-    /// Reads a page's words.
-    ///
-    /// # Errors
-    /// The place that says nothing.
+    /// Reads a page's words; fails with the place that says nothing.
     pub fn parse(text: &str) -> Result<PageText, String> {
         let mut lines = text.lines().map(str::trim_end).peekable();
         while lines.next_if(|line| line.is_empty()).is_some() {}

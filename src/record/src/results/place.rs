@@ -69,9 +69,6 @@ impl Place {
 
 /// The predictions that came with the project, where they may be what this run would make: of the same grids, libtorch and simulated GPU, of
 /// every cell, and whole. With their folder.
-///
-/// # Errors
-/// They cannot be read.
 pub fn predictions_that_came(out: &Path, manifest: &Manifest) -> Result<Option<(PathBuf, Run)>> {
     let dir = out.join(&manifest.identity.machine).join(&manifest.protocol.name);
     if !reference(out).contains(&manifest.identity.machine) || !holds_results(&dir) {

@@ -33,15 +33,7 @@ impl Status {
 
 impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.pad(match self {
-            Status::Ok => "ok",
-            Status::Oom => "oom",
-            Status::Skipped => "skipped",
-            Status::Error => "error",
-            Status::Timeout => "timeout",
-            Status::Crashed => "crashed",
-            Status::Invalid => "invalid",
-        })
+        self.serialize(f)
     }
 }
 
@@ -198,9 +190,6 @@ pub(super) fn write(passes: &[PassRecord], header: bool) -> Result<Vec<u8>> {
 }
 
 /// Reads a file of results. What is none, a pipe for instance, may never come to an end.
-///
-/// # Errors
-/// It is no file, or cannot be read; with its name.
 pub fn read_file(path: &Path) -> Result<Vec<u8>> {
     let reading = || format!("reading {}", path.display());
     ensure!(std::fs::metadata(path).with_context(reading)?.is_file(), "{} is no file", path.display());

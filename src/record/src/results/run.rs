@@ -88,9 +88,6 @@ fn shards(dir: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// The folders in a folder, hidden ones left out, in order of name.
-///
-/// # Errors
-/// It cannot be read.
 pub fn folders(dir: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(dir).and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>());
     let entries = entries.with_context(|| format!("reading {}", dir.display()))?.into_iter();

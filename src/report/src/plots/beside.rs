@@ -14,9 +14,6 @@ use record::rules::{Bound, PlainRule, RatioRule, RulePart};
 const FEWEST: usize = 3;
 
 /// A row for each part of a published table of ratios: its range, and what each machine found; nothing for single figures.
-///
-/// # Errors
-/// The drawing library fails.
 pub fn beside(runs: &[Recorded], published: &Published) -> Result<Option<Picture>> {
     let found: Vec<_> = runs
         .iter()

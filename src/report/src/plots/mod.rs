@@ -48,9 +48,6 @@ impl Picture {
 
 /// Draws one plot of a protocol for one machine, under a title, or what its areas say, or its caption; nothing where the machine has no figure
 /// for it.
-///
-/// # Errors
-/// The drawing library fails.
 pub fn draw(recorded: &Recorded, plot: &PlainPlot, title: Option<&str>) -> Result<Option<Picture>> {
     let Some(metric) = recorded.protocol.metric(&plot.metric) else {
         return Ok(None);
@@ -82,9 +79,6 @@ pub fn draw(recorded: &Recorded, plot: &PlainPlot, title: Option<&str>) -> Resul
 }
 
 /// Of a plot that stands on the front page what is drawn there: its last baseline alone.
-///
-/// # Errors
-/// The drawing library fails.
 pub fn front(recorded: &Recorded, plot: &PlainPlot) -> Result<Option<Picture>> {
     let is_plain = |cell: &PlainCell| recorded.grid_of(cell).is_some_and(|grid| grid.baseline_of(cell) == *cell);
     let last = recorded.all_cells().into_iter().rfind(|cell| selects(&plot.of, cell) && is_plain(cell));
