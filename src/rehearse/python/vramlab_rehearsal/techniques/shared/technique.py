@@ -1,6 +1,7 @@
 """What techniques are made of: they say in the trace what became of them, change a model before its first forward pass, or put a region around it."""
 
 import functools
+import importlib.util
 import inspect
 import os
 import re
@@ -45,6 +46,10 @@ class Technique:
         """Nothing that the script does can change it."""
         self.refused(reason)
         os._exit(0)
+
+    def needs(self, package, what=""):
+        if not is_installed(package):
+            self.refuse(f"{package}{what} is not installed")
 
     def _say(self, **more):
         if self.said != more:
@@ -190,6 +195,13 @@ def variable_of(module):
         if names:
             return "model" if "model" in names else names[0]
     return "model"
+
+
+def is_installed(package):
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def uses_trainer():
