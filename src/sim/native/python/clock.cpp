@@ -100,7 +100,10 @@ double read_clock(const uint64_t* stream, double idle) {
   return answer[stream ? 1 : 0];
 }
 
-void open_clock(const char* name) {
+EXPORTED double vl_clock(double idle) { return read_clock(nullptr, idle); }
+
+// Whom to ask.
+EXPORTED void vl_open_clock(const char* name) {
   clock_name = name;
   auto* const ask = static_cast<double (**)(const uint64_t*)>(dlsym(RTLD_DEFAULT, "vramlab_dry_clock"));
   if (ask) *ask = [](const uint64_t* stream) { return read_clock(stream, 0); };

@@ -879,7 +879,7 @@ void forget_values(uint64_t address) {
   shadows.erase(address);
 }
 
-void lose_values(const uint64_t* addresses, size_t count) {
+void vl_lose(const uint64_t* addresses, size_t count) {
   std::vector<Shadow> gone;
   const std::lock_guard<std::mutex> lock(shadows_mutex);
   for (auto& [begin, shadow] : shadows) {
@@ -896,12 +896,13 @@ void lose_values(const uint64_t* addresses, size_t count) {
     if (addresses[i]) shadows.try_emplace(addresses[i]);
 }
 
-bool copy_values(uint64_t address, void* into, size_t bytes) {
+// Copies what a block of so many bytes holds; 0 where it is not known, or hangs on numbers that nobody computed.
+EXPORTED int vl_values(uint64_t address, void* into, size_t bytes) {
   const std::lock_guard<std::mutex> lock(shadows_mutex);
   const auto found = shadows.find(address);
-  if (found == shadows.end() || !found->second.bytes.defined() || found->second.source != kReal || found->second.bytes.nbytes() != bytes) return false;
+  if (found == shadows.end() || !found->second.bytes.defined() || found->second.source != kReal || found->second.bytes.nbytes() != bytes) return 0;
   std::memcpy(into, found->second.bytes.const_data_ptr(), bytes);
-  return true;
+  return 1;
 }
 
 }  // namespace vramlab::rehearsal

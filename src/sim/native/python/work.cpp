@@ -349,11 +349,12 @@ void OwnTime::pause() {
 }
 void OwnTime::go_on() { since = clock_of(CLOCK_MONOTONIC); }
 
-void told_work(const char* name, WorkKind kind, Precision precision, double flops, double bytes, uint32_t count, uint64_t stream) {
+// For kernels that no operator launches: compiled ones. `bytes` is what their arguments have, and what they write.
+EXPORTED void vl_work(const char* name, int kind, int precision, double flops, double bytes, uint32_t count, uint64_t stream) {
   if (!is_recorded()) return;
   Work work{};
-  work.kind = kind;
-  work.precision = precision;
+  work.kind = static_cast<WorkKind>(kind);
+  work.precision = static_cast<Precision>(precision);
   work.flops = flops;
   work.bytes = bytes;
   work.launches = count;
@@ -363,15 +364,16 @@ void told_work(const char* name, WorkKind kind, Precision precision, double flop
   keep(work, operator_number(name));
 }
 
-void begin_graph(uint64_t graph) {
+// Until its end what is recorded belongs to the CUDA graph, and to each of its replays.
+EXPORTED void vl_begin_graph(uint64_t graph) {
   const std::lock_guard<std::mutex> lock(work_mutex);
   graphs[graph].clear();
   capturing = graph;
 }
 
-void end_graph() { capturing = 0; }
+EXPORTED void vl_end_graph() { capturing = 0; }
 
-void replay_graph(uint64_t graph) {
+EXPORTED void vl_replay_graph(uint64_t graph) {
   if (!is_recorded()) return;
   const bool written = is_written();
   uint64_t host = host_time();

@@ -92,13 +92,6 @@ void leave_work();
 void begin_pass_of_work(bool generation);
 // Time that a real run would not take: of this thread, in nanoseconds.
 void own_time(uint64_t nanoseconds);
-// For kernels that no operator launches: compiled ones. `bytes` is what their arguments have, and what they write.
-void told_work(const char* name, WorkKind kind, Precision precision, double flops, double bytes, uint32_t launches, uint64_t stream);
-
-// Until `end_graph` what is recorded belongs to the CUDA graph, and to each of its replays.
-void begin_graph(uint64_t graph);
-void end_graph();
-void replay_graph(uint64_t graph);
 
 // The script's clocks: what they were not told of yet, processor time of this thread since its last record, and whether it has waited for the
 // device since. `follow_clock` has everything told from then on.
@@ -109,8 +102,7 @@ bool has_waited();
 // Predicted seconds since the clock began: the host's, or, at an event of a stream, when the device comes to it. -1 where nobody predicts. The
 // script has slept for `idle` seconds meanwhile.
 double read_clock(const uint64_t* stream, double idle);
-// Whom to ask; a process that was forked asks nobody.
-void open_clock(const char* name);
+// A process that was forked asks nobody.
 void leave_clock();
 
 // Adds its life to the rehearsal's own time; what of it is the script's is taken out by `pause`.
