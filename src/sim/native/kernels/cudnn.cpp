@@ -123,7 +123,7 @@ void register_cudnn(torch::Library& m) {
   add(m, "cudnn_batch_norm_backward", batch_norm_backward);
   // PyTorch's own; what they ask cuDNN is answered by ../rnn.cpp and ../cudnn.cpp.
   for (const char* name : {"_cudnn_rnn_flatten_weight", "_cudnn_rnn", "_cudnn_rnn_backward", "_cudnn_init_dropout_state", "_cudnn_ctc_loss",
-                           "_cudnn_ctc_loss.Tensor", "cudnn_grid_sampler", "cudnn_grid_sampler_backward", "cudnn_affine_grid_generator",
+                           "cudnn_grid_sampler", "cudnn_grid_sampler_backward", "cudnn_affine_grid_generator",
                            "cudnn_affine_grid_generator_backward"})
     mark_registered(name);
   // Older ones were not tried.

@@ -131,7 +131,7 @@ void register_libraries(torch::Library& m) {
   add(m, "geqrf", geqrf);
   // PyTorch's own; what they ask is answered by ../cufft.cpp and ../cusparse.cpp.
   mark_registered("products of sparse matrices");
-  for (const char* name : {"_fft_c2c", "_fft_c2c.out", "_fft_r2c", "_fft_r2c.out", "_fft_c2r", "_fft_c2r.out"}) mark_registered(name);
+  for (const char* name : {"_fft_c2c", "_fft_r2c", "_fft_c2r"}) mark_registered(name);
   for (const char* name : kLinearAlgebra) m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 

@@ -163,10 +163,12 @@ const std::unordered_map<std::string, Class>& classes() {
   return *kClasses;
 }
 
+bool begins_with(const std::string& name, const char* beginning) { return name.rfind(beginning, 0) == 0; }
+
 Class class_of(const std::string& name) {
   if (const auto found = classes().find(name); found != classes().end()) return found->second;
   // A family with a name for each function: of lists of tensors.
-  return {name.rfind("_foreach_", 0) == 0 ? WorkKind::kOptimizer : WorkKind::kPointwise};
+  return {begins_with(name, "_foreach_") ? WorkKind::kOptimizer : WorkKind::kPointwise};
 }
 
 bool is_one_of(const std::string& name, std::initializer_list<const char*> names) {
@@ -398,9 +400,7 @@ WorkOf::WorkOf(const c10::FunctionSchema& schema, bool overwrites)
   kind = is.kind;
   direction = is.direction;
   is_library = kind == WorkKind::kMatmul || kind == WorkKind::kAttention || kind == WorkKind::kAttentionBackward ||
-               kind == WorkKind::kConvolution || kind == WorkKind::kRecurrent || is_batch_norm(name) ||
-               is_one_of(name, {"_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl", "_thnn_fused_gru_cell",
-                                "_thnn_fused_gru_cell_backward"});
+               kind == WorkKind::kConvolution || kind == WorkKind::kRecurrent || is_batch_norm(name) || begins_with(name, "_thnn_fused_");
 }
 
 WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torch::jit::Stack& stack) : of(of), op(op), is_on(is_recorded()) {
@@ -486,11 +486,7 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
       const Tensor query = tensor(first), key = tensor(first + 1);
       if (!query.defined() || !key.defined() || query.dim() < 3) break;
       // By position and head where a library takes them so, else by head and position.
-      const bool by_head = is_one_of(of.name, {"_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
-                                               "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",
-                                               "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward",
-                                               "_scaled_dot_product_attention_math", "_cudnn_attention_forward",
-                                               "_cudnn_attention_backward"});
+      const bool by_head = begins_with(of.name, "_scaled_dot_product_") || begins_with(of.name, "_cudnn_attention_");
       const IValue* longest = named("max_k");
       double keys = query.dim() == 4 ? static_cast<double>(key.size(by_head ? 2 : 1)) : 0;
       if (query.dim() == 3) keys = longest && longest->isInt() ? static_cast<double>(longest->toInt()) : static_cast<double>(key.size(0));
