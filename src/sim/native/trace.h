@@ -52,7 +52,7 @@ enum class Label : int64_t {
   kVariable = 9,
 };
 
-enum class Phase : uint8_t { kLoad = 0, kForward = 1, kBackward = 2, kOptimizer = 3, kEvaluation = 4, kGeneration = 5, kSaving = 6 };
+enum class Phase : uint8_t { kLoad = 0, kForward = 1, kBackward = 2, kOptimizer = 3, kEvaluation = 4, kGeneration = 5 };
 
 struct Event {
   Kind kind;

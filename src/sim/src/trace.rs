@@ -126,7 +126,6 @@ listed! {
         Evaluation = 4 as "evaluation",
         /// The same within a function `generate`.
         Generation = 5 as "generation",
-        Saving = 6 as "saving",
     }
 }
 
@@ -497,6 +496,5 @@ fn category(block: &MemoryBlock, label: Label, made: &Event, marks: &[(usize, Ph
         Phase::Backward => either(end.is_some_and(outlives), Category::Gradients, Category::Temporaries),
         Phase::Optimizer => either(end.is_some_and(outlives), Category::OptimizerState, Category::OptimizerTemporaries),
         Phase::Evaluation | Phase::Generation => either(kept(), Category::Outputs, Category::Activations),
-        Phase::Saving => Category::Temporaries,
     }
 }
