@@ -1,6 +1,7 @@
 //! The safe wrapper of `amp.cpp`; see [`crate::GradScaler`] for what to use.
 
-use super::{Message, NativeError, checked};
+use super::{Message, checked};
+use anyhow::Result;
 use tch::Tensor;
 use torch_sys::C_tensor;
 
@@ -19,7 +20,7 @@ unsafe extern "C" {
 ///
 /// # Errors
 /// libtorch's message.
-pub fn unscale(gradients: &mut [Tensor], found_inf: &mut Tensor, inverse_scale: &Tensor) -> Result<(), NativeError> {
+pub fn unscale(gradients: &mut [Tensor], found_inf: &mut Tensor, inverse_scale: &Tensor) -> Result<()> {
     let pointers: Vec<*mut C_tensor> = gradients.iter_mut().map(Tensor::as_mut_ptr).collect();
     // SAFETY: the pointers are of live tensors that are borrowed exclusively, in a list as long as it says.
     checked(unsafe { vl_amp_unscale(pointers.as_ptr(), pointers.len(), found_inf.as_mut_ptr(), inverse_scale.as_ptr()) })
@@ -30,7 +31,7 @@ pub fn unscale(gradients: &mut [Tensor], found_inf: &mut Tensor, inverse_scale: 
 ///
 /// # Errors
 /// libtorch's message.
-pub fn allow_tf32(allow: bool) -> Result<(), NativeError> {
+pub fn allow_tf32(allow: bool) -> Result<()> {
     // SAFETY: no pointers.
     checked(unsafe { vl_allow_tf32(allow.into()) })
 }

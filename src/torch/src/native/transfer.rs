@@ -3,7 +3,8 @@
 
 pub use super::CudaEvent;
 
-use super::{Message, NativeError, RawCudaEvent, checked};
+use super::{Message, RawCudaEvent, checked};
+use anyhow::{Result, bail, ensure};
 use std::marker::PhantomData;
 use tch::{Device, Kind, Tensor};
 use torch_sys::C_tensor;
@@ -35,7 +36,7 @@ impl Stream {
     ///
     /// # Errors
     /// The device is no CUDA device, or this process has none.
-    pub fn current(device: Device) -> Result<Stream, NativeError> {
+    pub fn current(device: Device) -> Result<Stream> {
         let (device, mut id) = (index(device)?, 0);
         // SAFETY: the function writes one value.
         checked(unsafe { vl_stream_current(device, &mut id) })?;
@@ -47,7 +48,7 @@ impl Stream {
     ///
     /// # Errors
     /// As for [`Stream::current`].
-    pub fn side(device: Device) -> Result<Stream, NativeError> {
+    pub fn side(device: Device) -> Result<Stream> {
         let (device, mut id) = (index(device)?, 0);
         // SAFETY: the function writes one value.
         checked(unsafe { vl_stream_from_pool(device, &mut id) })?;
@@ -63,7 +64,7 @@ impl Stream {
     ///
     /// # Errors
     /// libtorch's message.
-    pub fn enter(self) -> Result<OnStream, NativeError> {
+    pub fn enter(self) -> Result<OnStream> {
         let mut before = 0;
         // SAFETY: the function writes one value.
         checked(unsafe { vl_stream_exchange(self.device, self.id, &mut before) })?;
@@ -74,7 +75,7 @@ impl Stream {
     ///
     /// # Errors
     /// CUDA's message.
-    pub fn wait(self, event: &CudaEvent) -> Result<(), NativeError> {
+    pub fn wait(self, event: &CudaEvent) -> Result<()> {
         // SAFETY: the event is alive.
         checked(unsafe { vl_stream_wait(self.device, self.id, event.0) })
     }
@@ -84,7 +85,7 @@ impl Stream {
     ///
     /// # Errors
     /// CUDA's message.
-    pub fn event(self) -> Result<CudaEvent, NativeError> {
+    pub fn event(self) -> Result<CudaEvent> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the function writes an owned event where it succeeds, and nothing where it fails.
         checked(unsafe { vl_event_record_on(self.device, self.id, &mut raw) })?;
@@ -95,7 +96,7 @@ impl Stream {
     ///
     /// # Errors
     /// CUDA's message; errors of kernels show here.
-    pub fn synchronize(self) -> Result<(), NativeError> {
+    pub fn synchronize(self) -> Result<()> {
         // SAFETY: no pointers.
         checked(unsafe { vl_stream_synchronize(self.device, self.id) })
     }
@@ -122,21 +123,19 @@ impl CudaEvent {
     ///
     /// # Errors
     /// CUDA's message; errors of kernels before it show here.
-    pub fn synchronize(&self) -> Result<(), NativeError> {
+    pub fn synchronize(&self) -> Result<()> {
         // SAFETY: the event is alive.
         checked(unsafe { vl_event_synchronize(self.0) })
     }
 }
 
 /// Index of a CUDA device that this process has.
-fn index(device: Device) -> Result<i32, NativeError> {
+fn index(device: Device) -> Result<i32> {
     let Device::Cuda(index) = device else {
-        return Err(NativeError(format!("{device:?} has no streams; CUDA devices have")));
+        bail!("{device:?} has no streams; CUDA devices have");
     };
-    if !has_cuda_device() {
-        return Err(NativeError("there is no CUDA device in this process, so there are no streams".to_string()));
-    }
-    i32::try_from(index).map_err(|e| NativeError(e.to_string()))
+    ensure!(has_cuda_device(), "there is no CUDA device in this process, so there are no streams");
+    Ok(i32::try_from(index)?)
 }
 
 /// Whether this process has opened a CUDA device, real or simulated.
@@ -149,13 +148,11 @@ fn has_cuda_device() -> bool {
 ///
 /// # Errors
 /// There is no CUDA device; the memory cannot be locked.
-pub fn pinned(size: &[i64], kind: Kind) -> Result<Tensor, NativeError> {
-    if !has_cuda_device() {
-        return Err(NativeError(
-            "pinned memory is locked by a GPU's driver for that GPU, and there is no CUDA device in this process: leave pinning off"
-                .to_string(),
-        ));
-    }
+pub fn pinned(size: &[i64], kind: Kind) -> Result<Tensor> {
+    ensure!(
+        has_cuda_device(),
+        "pinned memory is locked by a GPU's driver for that GPU, and there is no CUDA device in this process: leave pinning off"
+    );
     let like = Tensor::empty([0], (kind, Device::Cpu));
     let mut raw = std::ptr::null_mut();
     // SAFETY: sizes and `like` outlive the call; the function writes an owned tensor where it succeeds.
@@ -181,7 +178,7 @@ pub struct HostMemory {
 ///
 /// # Errors
 /// No CUDA device has been opened in this process.
-pub fn host_memory() -> Result<HostMemory, NativeError> {
+pub fn host_memory() -> Result<HostMemory> {
     let mut memory = HostMemory::default();
     // SAFETY: the function writes four values, in the order of the struct's.
     checked(unsafe { vl_host_memory_read(&mut memory) })?;
@@ -194,7 +191,7 @@ pub fn host_memory() -> Result<HostMemory, NativeError> {
 ///
 /// # Errors
 /// libtorch's message.
-pub fn copy(to: &mut Tensor, from: &Tensor, non_blocking: bool) -> Result<(), NativeError> {
+pub fn copy(to: &mut Tensor, from: &Tensor, non_blocking: bool) -> Result<()> {
     // SAFETY: both tensors are alive.
     checked(unsafe { vl_copy(to.as_ptr(), from.as_ptr(), non_blocking.into()) })
 }
@@ -204,10 +201,9 @@ pub fn copy(to: &mut Tensor, from: &Tensor, non_blocking: bool) -> Result<(), Na
 ///
 /// # Errors
 /// libtorch's message.
-pub fn record_stream(tensor: &Tensor, stream: Stream) -> Result<(), NativeError> {
-    if tensor.device() != stream.device() {
-        return Err(NativeError(format!("a tensor on {:?} is not used by a stream of {:?}", tensor.device(), stream.device())));
-    }
+pub fn record_stream(tensor: &Tensor, stream: Stream) -> Result<()> {
+    let (of, on) = (tensor.device(), stream.device());
+    ensure!(of == on, "a tensor on {of:?} is not used by a stream of {on:?}");
     // SAFETY: the tensor is alive.
     checked(unsafe { vl_record_stream(tensor.as_ptr(), stream.device, stream.id) })
 }
