@@ -6,7 +6,6 @@
 #include <dlfcn.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,11 +35,7 @@ int descriptor = -1;
 // When this thread last read it, by the wall's clock and by the processor's.
 thread_local double read_wall = 0, read_processor = 0;
 
-double seconds_of(clockid_t which) {
-  timespec now{};
-  clock_gettime(which, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
+double seconds_of(clockid_t which) { return 1e-9 * static_cast<double>(clock_of(which)); }
 
 bool is_there() {
   if (descriptor >= 0) return true;

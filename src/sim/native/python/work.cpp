@@ -5,7 +5,6 @@
 #include <c10/cuda/CUDAStream.h>
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -38,12 +37,6 @@ std::atomic<uint8_t> begins{0};
 
 thread_local uint64_t own = 0, told_launches = 0, library_records = 0, last_waits = 0;
 thread_local uint64_t last_processor = 0, last_own = 0;
-
-uint64_t clock_of(clockid_t which) {
-  timespec now{};
-  clock_gettime(which, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1000000000ull + static_cast<uint64_t>(now.tv_nsec);
-}
 
 // What the script's clocks are to be told of, and whether they are followed.
 std::atomic<bool> is_clocked{false};
@@ -279,6 +272,12 @@ bool changes_layout(const Tensor& input, const Tensor& weight, int64_t groups) {
 }
 
 }  // namespace
+
+uint64_t clock_of(clockid_t which) {
+  timespec now{};
+  clock_gettime(which, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000ull + static_cast<uint64_t>(now.tv_nsec);
+}
 
 // ---- the file ------------------------------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 import functools
 import importlib.util
-import inspect
 import os
 import re
 import sys
@@ -12,6 +11,7 @@ import weakref
 from ... import calls
 from ...guard import instead
 from ...notes import note
+from ...passes import variables_of
 
 TECHNIQUES = {}
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
@@ -185,13 +185,10 @@ def variable_of(module):
         file = frame.f_code.co_filename
         if "site-packages" in file or file.startswith(_OURS):
             continue
-        variables = frame.f_locals
+        variables = dict(variables_of(frame))
         names = [name for name, value in variables.items() if value is module and not name.startswith("_")]
         own = getattr(variables.get("self"), "__dict__", {})
         names = names or [f"self.{name}" for name, value in {**own, **own.get("_modules", {})}.items() if value is module]
-        if isinstance(variables, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-            # Before Python 3.13 it is a copy that the frame keeps, and with it tensors that the script lets go of.
-            variables.clear()
         if names:
             return "model" if "model" in names else names[0]
     return "model"
