@@ -127,11 +127,13 @@ void register_cudnn(torch::Library& m) {
   }
 }
 
-void register_kernels(torch::Library& m) {
+torch::Library& register_kernels() {
+  static torch::Library m(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
   register_values(m);
   register_cudnn(m);
   register_libraries(m);
   check_all_registered();
+  return m;
 }
 
 }  // namespace vramlab::dry

@@ -25,8 +25,16 @@ inline c10::cuda::CUDACachingAllocator::CUDAAllocator* allocator() { return c10:
 
 // ---- for hosts: call after libtorch_cuda is loaded ---------------------------------------------------------------------------------------
 
-// All kernels below, and what libtorch calls through stubs and not through the dispatcher.
-void register_kernels(torch::Library& m);
+// While it lives PyTorch does not warn of registrations: later ones win.
+class Quiet {
+  struct Silent final : c10::WarningHandler {
+    void process(const c10::Warning&) override {}
+  } silent;
+  const c10::WarningUtils::WarningHandlerGuard guard{&silent};
+};
+
+// All kernels below, and what libtorch calls through stubs and not through the dispatcher; gives where they are, for others.
+torch::Library& register_kernels();
 
 // Refuses operators whose result's shape depends on values, for a host that knows no values.
 void refuse_shapes_from_values(torch::Library& m);

@@ -18,16 +18,9 @@
 
 namespace {
 
-// Later registrations win, and PyTorch warns of each.
-struct Quiet final : c10::WarningHandler {
-  void process(const c10::Warning&) override {}
-};
-
 void register_all() {
-  Quiet quiet;
-  const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
-  static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
-  vramlab::dry::register_kernels(library);
+  const vramlab::dry::Quiet quiet{};
+  vramlab::dry::register_kernels();
   vramlab::rehearsal::follow_values();
   auto** const launched = static_cast<void (**)(const uint64_t*, size_t)>(dlsym(RTLD_DEFAULT, "vramlab_dry_launched"));
   if (launched) *launched = &vramlab::rehearsal::vl_lose;
@@ -53,8 +46,7 @@ EXPORTED char* vl_open(const char* folder) {
 // Before CUDA comes up: models are made on the host.
 EXPORTED char* vl_leave_untouched() {
   return guarded([] {
-    Quiet quiet;
-    const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
+    const vramlab::dry::Quiet quiet{};
     vramlab::rehearsal::leave_untouched();
   });
 }

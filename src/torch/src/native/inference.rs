@@ -8,10 +8,7 @@
 use super::{Message, checked};
 use anyhow::Result;
 
-#[repr(C)]
-struct RawRegion {
-    _opaque: [u8; 0],
-}
+type RawRegion = std::ffi::c_void;
 
 unsafe extern "C" {
     fn vl_inference_enter(out: *mut *mut RawRegion) -> Message;

@@ -27,10 +27,7 @@ use std::path::PathBuf;
 
 type Message = *mut c_char;
 
-#[repr(C)]
-pub(crate) struct RawCudaEvent {
-    _opaque: [u8; 0],
-}
+type RawCudaEvent = c_void;
 
 unsafe extern "C" {
     fn vl_free_message(message: Message);
