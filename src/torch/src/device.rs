@@ -62,21 +62,12 @@ pub trait Backend {
     fn device(&self) -> Device;
 
     /// Reads the memory meter.
-    ///
-    /// # Errors
-    /// The device's message.
     fn memory(&self) -> Result<Memory>;
 
     /// Sets the peaks of the meter to what is live now.
-    ///
-    /// # Errors
-    /// The device's message.
     fn reset_peaks(&self) -> Result<()>;
 
     /// Gives back what cuBLAS keeps of the device's memory for each thread that has multiplied; the next product takes it again.
-    ///
-    /// # Errors
-    /// The device's message.
     fn clear_workspaces(&self) -> Result<()> {
         Ok(())
     }

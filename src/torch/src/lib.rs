@@ -1,4 +1,4 @@
-//! What `tch` lacks, as a library that others could use.
+//! What `tch` lacks, as a library that others could use. Errors are messages of libtorch or CUDA where nothing else is said.
 
 mod attempt;
 mod device;

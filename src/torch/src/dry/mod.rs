@@ -72,9 +72,6 @@ pub fn prepare(command: &mut Command, card: impl Into<Card>) -> Result<()> {
 }
 
 /// As [`prepare`], for a command of Python, which then finds the kernels of [`Dry`] by `VRAMLAB_DRY_BACKEND`.
-///
-/// # Errors
-/// As for [`prepare`].
 pub fn prepare_python(command: &mut Command, card: impl Into<Card>) -> Result<()> {
     static BACKEND: OnceLock<MemoryFile> = OnceLock::new();
     let backend = MemoryFile::once(&BACKEND, "vramlab-dry-backend", native::BACKEND).context(KEEPING)?;

@@ -17,9 +17,6 @@ unsafe extern "C" {
 
 /// Multiplies gradients of one device and kind by `inverse_scale`, and sets `found_inf` to 1 where one of them is not finite; both are
 /// tensors of one float. Nothing waits for the device.
-///
-/// # Errors
-/// libtorch's message.
 pub fn unscale(gradients: &mut [Tensor], found_inf: &mut Tensor, inverse_scale: &Tensor) -> Result<()> {
     let pointers: Vec<*mut C_tensor> = gradients.iter_mut().map(Tensor::as_mut_ptr).collect();
     // SAFETY: the pointers are of live tensors that are borrowed exclusively, in a list as long as it says.
@@ -28,9 +25,6 @@ pub fn unscale(gradients: &mut [Tensor], found_inf: &mut Tensor, inverse_scale: 
 
 /// Lets cuBLAS and cuDNN round the inputs of fp32 products and convolutions to TF32 (8 bits of exponent, 10 of mantissa), or not, from here
 /// on in this process. A CPU does not know it.
-///
-/// # Errors
-/// libtorch's message.
 pub fn allow_tf32(allow: bool) -> Result<()> {
     // SAFETY: no pointers.
     checked(unsafe { vl_allow_tf32(allow.into()) })

@@ -26,9 +26,6 @@ impl Drop for InferenceRegion {
 }
 
 /// Runs `body` in inference mode, in which gradients are off. It ends with `body`, also by a panic; what was set before comes back.
-///
-/// # Errors
-/// libtorch's message.
 pub fn inference_mode<T>(body: impl FnOnce() -> T) -> Result<T> {
     let mut region = std::ptr::null_mut();
     // SAFETY: the function writes an owned pointer where it succeeds, and nothing where it fails.

@@ -112,27 +112,18 @@ pub fn cuda_memory(device: i32) -> Result<CudaMemory> {
 }
 
 /// Sets a CUDA device's peaks to its current values.
-///
-/// # Errors
-/// As for [`cuda_memory`].
 pub fn reset_cuda_peaks(device: i32) -> Result<()> {
     // SAFETY: no pointers.
     checked(unsafe { vl_cuda_reset_peaks(device) })
 }
 
 /// Gives the caching allocator's unused segments back to the device.
-///
-/// # Errors
-/// As for [`cuda_memory`].
 pub fn empty_cuda_cache() -> Result<()> {
     // SAFETY: no pointers.
     checked(unsafe { vl_cuda_empty_cache() })
 }
 
 /// Gives back the workspaces that cuBLAS keeps for each thread and stream that has multiplied; the next product takes a new one.
-///
-/// # Errors
-/// As for [`cuda_memory`].
 pub fn clear_cuda_workspaces() -> Result<()> {
     // SAFETY: no pointers.
     checked(unsafe { vl_cuda_clear_workspaces() })
@@ -169,9 +160,6 @@ pub struct CudaEvent(*mut RawCudaEvent);
 
 impl CudaEvent {
     /// Records an event in the current stream.
-    ///
-    /// # Errors
-    /// CUDA's message.
     pub fn record(device: i32) -> Result<CudaEvent> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the function writes an owned event where it succeeds, and nothing where it fails.

@@ -45,9 +45,6 @@ impl Stream {
 
     /// Another stream than the one that work is launched on by default, from libtorch's pool of 32 for each device, which it hands out in
     /// turns.
-    ///
-    /// # Errors
-    /// As for [`Stream::current`].
     pub fn side(device: Device) -> Result<Stream> {
         let (device, mut id) = (index(device)?, 0);
         // SAFETY: the function writes one value.
@@ -61,9 +58,6 @@ impl Stream {
 
     /// Has this thread launch its work for the device on this stream until the guard is dropped, also by a panic. Memory that tensors take
     /// meanwhile belongs to this stream. Guards nest, and must end in the reverse order of their beginning.
-    ///
-    /// # Errors
-    /// libtorch's message.
     pub fn enter(self) -> Result<OnStream> {
         let mut before = 0;
         // SAFETY: the function writes one value.
@@ -72,9 +66,6 @@ impl Stream {
     }
 
     /// Has what is launched on this stream from now on wait for an event; the calling thread goes on at once.
-    ///
-    /// # Errors
-    /// CUDA's message.
     pub fn wait(self, event: &CudaEvent) -> Result<()> {
         // SAFETY: the event is alive.
         checked(unsafe { vl_stream_wait(self.device, self.id, event.0) })
@@ -82,9 +73,6 @@ impl Stream {
 
     /// An event that passes when all that this stream has been given so far is done. It takes no time; see [`CudaEvent::record`] for one that
     /// does.
-    ///
-    /// # Errors
-    /// CUDA's message.
     pub fn event(self) -> Result<CudaEvent> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the function writes an owned event where it succeeds, and nothing where it fails.
@@ -188,9 +176,6 @@ pub fn host_memory() -> Result<HostMemory> {
 /// Copies `from` into `to`, of the same shape, without a gradient. `non_blocking` says that the calling thread need not wait for the end
 /// of a copy between pinned memory and a device: it goes on, and **who reads a host tensor or refills one before the copy is done gets or
 /// sends other values, and nobody says so**. A copy from or to pageable memory waits all the same.
-///
-/// # Errors
-/// libtorch's message.
 pub fn copy(to: &mut Tensor, from: &Tensor, non_blocking: bool) -> Result<()> {
     // SAFETY: both tensors are alive.
     checked(unsafe { vl_copy(to.as_ptr(), from.as_ptr(), non_blocking.into()) })
@@ -198,9 +183,6 @@ pub fn copy(to: &mut Tensor, from: &Tensor, non_blocking: bool) -> Result<()> {
 
 /// Says that a stream uses a tensor that was allocated on another one: the caching allocator then gives its memory to nobody before what
 /// the stream has been given until the tensor is freed is done. Without it memory of a side stream is reused under the reader's hands.
-///
-/// # Errors
-/// libtorch's message.
 pub fn record_stream(tensor: &Tensor, stream: Stream) -> Result<()> {
     let (of, on) = (tensor.device(), stream.device());
     ensure!(of == on, "a tensor on {of:?} is not used by a stream of {on:?}");
