@@ -775,9 +775,7 @@ int cudaDeviceCanAccessPeer(int* can, int device, int peer) { return is(can, dev
 
 // Pools of the driver's: one, which keeps nothing.
 static char the_pool;
-int cudaDeviceGetDefaultMemPool(void** pool, int) { return is(pool, &the_pool); }
-int cudaDeviceGetMemPool(void** pool, int) { return is(pool, &the_pool); }
-int cudaMemPoolCreate(void** pool, const void*) { return is(pool, &the_pool); }
+GIVES(cudaDeviceGetDefaultMemPool, void*, &the_pool) GIVES(cudaDeviceGetMemPool, void*, &the_pool) GIVES(cudaMemPoolCreate, void*, &the_pool)
 int cudaMemPoolGetAttribute(void*, int, uint64_t* value) { return is(value, 0); }
 
 // ---- what has nothing to do, and what is refused -------------------------------------------------------------------------------------------
@@ -788,9 +786,7 @@ DONE(cudaGraphUpload) DONE(cudaMemPoolDestroy) DONE(cudaMemPoolSetAccess) DONE(c
 DONE(cudaMemPrefetchAsync) DONE(cudaMemcpyPeerAsync) DONE(cudaMemcpyToSymbol) DONE(cudaMemset) DONE(cudaProfilerStart)
 DONE(cudaProfilerStop) DONE(cudaStreamDestroy) DONE(cudaStreamWaitEvent) DONE(ncclAllGather) DONE(ncclAllReduce) DONE(ncclBcast)
 DONE(ncclGroupEnd) DONE(ncclGroupStart) DONE(ncclReduce) DONE(ncclReduceScatter)
-// clang-format on
 #define REFUSED(name) ANSWERS(name, cudaErrorNotSupported)
-// clang-format off
 REFUSED(cudaGraphDebugDotPrint) REFUSED(cudaGraphNodeGetDependencies) REFUSED(cudaIpcCloseMemHandle) REFUSED(cudaIpcGetEventHandle)
 REFUSED(cudaIpcGetMemHandle) REFUSED(cudaIpcOpenEventHandle) REFUSED(cudaIpcOpenMemHandle)
 // clang-format on
