@@ -181,12 +181,7 @@ void fill_own() {
 #define BEHIND(name) decltype(&::name) behind_##name = nullptr;
 EACH_BEHIND(BEHIND)
 #undef BEHIND
-template <typename Function>
-Function found(Function& place, const char* name) {
-  if (!place) place = reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
-  return place;
-}
-#define FIND(name) found(behind_##name, #name)
+#define FIND(name) behind(behind_##name, #name)
 
 // ---- the driver, by whatever path ----------------------------------------------------------------------------------------------------------
 
