@@ -3,7 +3,6 @@ writes to here."""
 
 import contextlib
 import ctypes
-import os
 import resource
 
 from .session import simulated
