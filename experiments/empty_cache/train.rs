@@ -73,7 +73,7 @@ pub fn train(model: ModelName, batch: Batch, steps: Steps, neighbour: Neighbour,
 
 fn of_allocator(device: Device) -> Result<CudaMemory> {
     match device {
-        Device::Cuda(index) => Ok(cuda_memory(i32::try_from(index)?)?),
+        Device::Cuda(index) => cuda_memory(i32::try_from(index)?),
         _ => bail!("only CUDA devices have a caching allocator"),
     }
 }

@@ -226,7 +226,6 @@ def _run(prepare, spec):
         _refuse_other_settings(spec["reference"], same_library=bool(spec["exchange"]))
         return step
 
-    status, reason, rows = "ok", "", []
     try:
         _end_with_parent(spec["parent"])
         if spec["waits"]:

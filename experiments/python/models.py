@@ -1,8 +1,14 @@
 """The lab's models in plain PyTorch: the same layers under the same names, so that a state of one fits the other (src/models)."""
 
+import sys
+from pathlib import Path
+
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src/rehearse/python/presets"))
+import train  # noqa: E402
 
 CLASSES = 10
 # Pixels along the side of an image.
@@ -42,49 +48,12 @@ class Mlp(nn.Module):
         return torch.randn(n, self.head.in_features), torch.randint(CLASSES, (n,))
 
 
-class Transformer(nn.Module):
-    """A pre-norm block with causal attention by PyTorch's fused kernel."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.heads = width // HEAD_WIDTH
-        self.attention_norm = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.projection = nn.Linear(width, width)
-        self.mlp_norm = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-
-    def attend(self, x):
-        n, sequence, width = x.shape
-        heads = [t.view(n, sequence, self.heads, -1).transpose(1, 2) for t in self.qkv(self.attention_norm(x)).chunk(3, -1)]
-        attended = F.scaled_dot_product_attention(*heads, is_causal=True)
-        return self.projection(attended.transpose(1, 2).reshape(n, sequence, width))
-
-    def forward(self, x):
-        x = x + self.attend(x)
-        return x + self.down(F.gelu(self.up(self.mlp_norm(x)), approximate="tanh"))
-
-
-class Gpt(nn.Module):
-    """Token and position embeddings, transformer blocks, and an untied linear head."""
+class Gpt(train.Gpt2):
+    """With heads of another width, and an untied linear head."""
 
     def __init__(self, layers, width, sequence):
-        super().__init__()
-        self.tokens = nn.Embedding(VOCABULARY, width)
-        self.positions = nn.Embedding(sequence, width)
-        self.block = nn.Sequential(*(Transformer(width) for _ in range(layers)))
-        self.norm = nn.LayerNorm(width)
+        super().__init__(layers, width, VOCABULARY, sequence, dropout=0.0, head=HEAD_WIDTH)
         self.head = nn.Linear(width, VOCABULARY)
-
-    def forward(self, x):
-        x = self.tokens(x) + self.positions.weight[: x.shape[1]]
-        logits = self.head(self.norm(self.block(x)))
-        return logits.reshape(-1, logits.shape[-1])
-
-    def batch(self, n):
-        shape = (n, self.positions.num_embeddings)
-        return torch.randint(VOCABULARY, shape), torch.randint(VOCABULARY, shape)
 
 
 class Convolution(nn.Conv2d):

@@ -2,15 +2,12 @@
 lab's own of any size."""
 
 import re
-import sys
-from pathlib import Path
 
 import models
 import torch
+from models import train
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src/rehearse/python/presets"))
-import train  # noqa: E402
-
+loss_of = train.loss_of
 SMALL = {"small-gpt": lambda: train.Gpt2(4, 128, vocabulary=512, positions=64, dropout=0.0)}
 
 
@@ -25,14 +22,6 @@ def prepared(cell, device, drops=True):
     if name == "llama-1b":
         model.to(torch.bfloat16)
     return model, batch
-
-
-def loss_of(model, batch):
-    *inputs, targets = batch
-    output = model(*inputs)
-    if targets.is_floating_point():
-        return torch.nn.functional.mse_loss(output, targets)
-    return torch.nn.functional.cross_entropy(output, targets.reshape(-1))
 
 
 def gradients(model):

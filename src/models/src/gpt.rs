@@ -17,7 +17,6 @@ pub(super) struct Gpt {
     pub vocabulary: i64,
     /// Rows of the position table, and tokens of one sample.
     pub positions: i64,
-    pub embedding_dropout: f64,
     /// The head's matrix is the token table.
     pub tied: bool,
 }
@@ -34,12 +33,10 @@ impl Gpt {
                 gelu: "tanh",
                 epsilon: EPSILON,
                 start: (Start::Kaiming, Start::Kaiming),
-                attention_dropout: 0.0,
-                branch_dropout: 0.0,
+                dropout: 0.0,
             },
             vocabulary: 256,
             positions: 64,
-            embedding_dropout: 0.0,
             tied: false,
         }
     }
@@ -50,13 +47,7 @@ impl Gpt {
         let branch = Start::Normal(0.02 / (2.0 * layers as f64).sqrt());
         let start = (Start::Normal(0.02), branch);
         let small = Gpt::small(layers, width).design;
-        Gpt {
-            design: Design { heads: width / 64, start, attention_dropout: dropout, branch_dropout: dropout, ..small },
-            vocabulary: 50257,
-            positions: 1024,
-            embedding_dropout: dropout,
-            tied: true,
-        }
+        Gpt { design: Design { heads: width / 64, start, dropout, ..small }, vocabulary: 50257, positions: 1024, tied: true }
     }
 
     pub fn parts(self, path: &Path) -> Parts {
@@ -71,7 +62,7 @@ impl Gpt {
             Output::Own(Linear::new(&(path / "head"), width, self.vocabulary, Start::Kaiming))
         };
         Parts {
-            stem: Box::new(GptEmbeddings { tokens, positions, dropout: self.embedding_dropout }),
+            stem: Box::new(GptEmbeddings { tokens, positions, dropout: self.design.dropout }),
             blocks,
             head: Box::new(GptHead { norm, output, vocabulary: self.vocabulary }),
             input: Input::Tokens { vocabulary: self.vocabulary, sequence: self.positions, targets: self.positions },

@@ -87,9 +87,6 @@ impl Model {
     }
 
     /// As [`Model::named`], but that GPT-2 and BERT drop nothing.
-    ///
-    /// # Errors
-    /// As for [`Model::named`].
     pub fn without_dropout(name: &str, device: Device) -> Result<Model> {
         Ok(Model::built(Architecture::named(name, 0.0)?, device))
     }

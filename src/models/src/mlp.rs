@@ -25,12 +25,9 @@ impl Block for IdentityStem {
     }
 }
 
-#[derive(Debug)]
-struct MlpClassifier(Linear);
-
-impl Block for MlpClassifier {
+impl Block for Linear {
     fn forward(&self, x: &Tensor, _train: bool) -> Tensor {
-        self.0.forward(x)
+        Linear::forward(self, x)
     }
 }
 
@@ -39,7 +36,7 @@ pub(super) fn parts(path: &Path, depth: i64, width: i64) -> Parts {
     Parts {
         stem: Box::new(IdentityStem),
         blocks: (0..depth).map(hidden).collect(),
-        head: Box::new(MlpClassifier(Linear::new(&(path / "head"), width, CLASSES, Start::Kaiming))),
+        head: Box::new(Linear::new(&(path / "head"), width, CLASSES, Start::Kaiming)),
         input: Input::Features(width),
         classes: CLASSES,
     }

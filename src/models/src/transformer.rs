@@ -19,9 +19,8 @@ pub(super) struct Design {
     pub epsilon: f64,
     /// Start of the matrices, and of those that end a residual branch.
     pub start: (Start, Start),
-    /// Dropout of the attention's weights, and at the end of each residual branch.
-    pub attention_dropout: f64,
-    pub branch_dropout: f64,
+    /// Of embeddings, the attention's weights and the end of each residual branch.
+    pub dropout: f64,
 }
 
 #[derive(Debug)]
@@ -61,14 +60,14 @@ pub(super) fn blocks(path: &Path, design: Design) -> Vec<Box<dyn Block>> {
         Box::new(Transformer {
             attention_norm: Affine::new(&(&path / "attention_norm"), width),
             qkv: Linear::new(&(&path / "qkv"), width, 3 * width, start.0),
-            heads: Heads { heads: design.heads, causal: design.causal, dropout: design.attention_dropout },
+            heads: Heads { heads: design.heads, causal: design.causal, dropout: design.dropout },
             projection: Linear::new(&(&path / "projection"), width, width, start.1),
             mlp_norm: Affine::new(&(&path / "mlp_norm"), width),
             up: Linear::new(&(&path / "up"), width, 4 * width, start.0),
             down: Linear::new(&(&path / "down"), 4 * width, width, start.1),
             gelu: design.gelu,
             epsilon: design.epsilon,
-            dropout: design.branch_dropout,
+            dropout: design.dropout,
         })
     };
     (0..design.layers).map(transformer).collect()

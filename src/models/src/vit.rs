@@ -40,8 +40,7 @@ impl Vit {
             gelu: "none",
             epsilon: EPSILON,
             start: (START, START),
-            attention_dropout: 0.0,
-            branch_dropout: 0.0,
+            dropout: 0.0,
         };
         let blocks = blocks(path, design);
         let head = VitClassifier {

@@ -11,3 +11,5 @@ constexpr auto is(To* out, Given value) {
 
 #define ANSWERS(name, status) int name() { return status; }
 #define DONE(name) ANSWERS(name, 0)
+// Gives a value by the first argument.
+#define GIVES(name, type, value) int name(type* out) { return is(out, value); }

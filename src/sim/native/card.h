@@ -7,9 +7,9 @@
 
 struct VramlabCard {
   char title[256];
-  uint64_t memory;
+  unsigned long long memory;
   int major, minor, multiprocessors, threads_per_multiprocessor;
-  uint64_t shared_per_block, shared_opt_in, shared_per_multiprocessor, l2;
+  unsigned long long shared_per_block, shared_opt_in, shared_per_multiprocessor, l2;
 };
 
 // In the runtime, which is preloaded.

@@ -9,7 +9,6 @@
 namespace {
 // What descriptors point to; nobody looks inside.
 char something[64];
-int create(void** made) { return is(made, something); }
 }  // namespace
 
 extern "C" {
@@ -18,9 +17,8 @@ int cublasCreate_v2(void** handle) { return is(handle, new char); }
 int cublasGetPointerMode_v2(void*, int* mode) { return is(mode, 0); }
 int cublasGetMathMode(void*, int* mode) { return is(mode, 0); }
 size_t cublasLtGetVersion() { return 130100; }
-int cublasLtMatmulDescCreate(void** made, int, int) { return create(made); }
-int cublasLtMatrixLayoutCreate(void** made, int, unsigned long long, unsigned long long, long long) { return create(made); }
-int cublasLtMatmulPreferenceCreate(void** made) { return create(made); }
+#define MADE(name) GIVES(name, void*, something)
+MADE(cublasLtMatmulDescCreate) MADE(cublasLtMatmulPreferenceCreate) MADE(cublasLtMatrixLayoutCreate)
 // One algorithm, which succeeds and needs no more workspace than it is given.
 int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int, void* results, int* found) {
   constexpr size_t kResultSize = 96;

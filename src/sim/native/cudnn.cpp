@@ -54,9 +54,8 @@ Descriptor describe_device() {
       R"("maxSharedMemoryPerBlock":%llu,"maxSharedMemoryPerBlockOptin":%llu,"reservedSharedMemoryPerBlock":1024,"maxCtasPerSM":%d,)"
       R"("maxThreadsPerBlock":1024,"maxThreadsPerSM":%d,"pciDeviceId":0,"isTccDriver":0,"supportCoopLaunch":1,"smClockRateKHz":1500000,)"
       R"("memClockRateKHz":1500000,"l2CacheSize":%llu})",
-      card.title, 100 * card.major + 10 * card.minor, static_cast<unsigned long long>(card.memory), card.multiprocessors,
-      static_cast<unsigned long long>(card.shared_per_block), static_cast<unsigned long long>(card.shared_opt_in),
-      vramlab_dry_blocks_per_multiprocessor(), card.threads_per_multiprocessor, static_cast<unsigned long long>(card.l2));
+      card.title, 100 * card.major + 10 * card.minor, card.memory, card.multiprocessors, card.shared_per_block, card.shared_opt_in,
+      vramlab_dry_blocks_per_multiprocessor(), card.threads_per_multiprocessor, card.l2);
   Descriptor device = nullptr;
   if (length <= 0 || length >= static_cast<int>(sizeof text) || create(kDeviceProperties, &device) != 0) return nullptr;
   return set(device, kDeviceJson, kText, length, text) == 0 && finalize(device) == 0 ? device : nullptr;

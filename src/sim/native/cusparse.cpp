@@ -18,7 +18,7 @@ const char* cusparseGetErrorString(int status) {
   return status == kRefused ? "values decide how many elements the result has, and none are computed" : "there is none";
 }
 
-#define CREATE(name) int name(void** made) { return is(made, something); }
+#define CREATE(name) GIVES(name, void*, something)
 // clang-format off
 CREATE(cusparseCreate) CREATE(cusparseCreateBsrsm2Info) CREATE(cusparseCreateBsrsv2Info) CREATE(cusparseCreateCoo) CREATE(cusparseCreateCsr)
 CREATE(cusparseCreateDnMat) CREATE(cusparseCreateDnVec) CREATE(cusparseCreateMatDescr) CREATE(cusparseSpGEMM_createDescr)

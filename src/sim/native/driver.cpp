@@ -101,35 +101,25 @@ const char* vramlab_driver_third_party() {
 // ---- kernels that are compiled while a program runs (nvrtc.cpp): launched to do nothing --------------------------------------------------
 
 static char something;
-// By the first of their arguments.
-#define MADE(name) int name(void** made) { return is(made, &something); }
+#define MADE(name) GIVES(name, void*, &something)
 // clang-format off
 MADE(cuCtxGetCurrent) MADE(cuCtxPopCurrent) MADE(cuDevicePrimaryCtxRetain) MADE(cuKernelGetFunction) MADE(cuLibraryGetKernel)
 MADE(cuLibraryLoadData) MADE(cuLibraryLoadFromFile) MADE(cuModuleGetFunction) MADE(cuModuleLoad) MADE(cuModuleLoadData)
 MADE(cuModuleLoadDataEx)
-// clang-format on
-// clang-format off
 DONE(cuCtxPushCurrent) DONE(cuCtxSetCurrent) DONE(cuCtxSetLimit) DONE(cuFuncSetAttribute) DONE(cuFuncSetCacheConfig) DONE(cuInit)
 DONE(cuKernelSetAttribute) DONE(cuLaunchCooperativeKernel) DONE(cuLaunchKernel) DONE(cuLaunchKernelEx) DONE(cuLibraryUnload)
 DONE(cuLinkDestroy) DONE(cuModuleUnload)
-// clang-format on
 #define NOT_FOUND(name) ANSWERS(name, kNotFound)
-// clang-format off
 NOT_FOUND(cuLinkAddData) NOT_FOUND(cuLinkAddData_v2) NOT_FOUND(cuLinkComplete) NOT_FOUND(cuLinkCreate) NOT_FOUND(cuLinkCreate_v2)
 NOT_FOUND(cuMemExportToShareableHandle) NOT_FOUND(cuMemImportFromShareableHandle) NOT_FOUND(cuMemsetD32Async)
 NOT_FOUND(cuMulticastAddDevice) NOT_FOUND(cuMulticastBindMem) NOT_FOUND(cuMulticastCreate) NOT_FOUND(cuPointerGetAttribute)
 NOT_FOUND(cuStreamWriteValue32) NOT_FOUND(cuTensorMapEncodeTiled)
-// clang-format on
-int cuDeviceGetAttribute(int* value, int, int) { return is(value, 0); }
-int cuFuncGetAttribute(int* value, int, void*) { return is(value, 0); }
-int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, size_t) { return is(blocks, 1); }
+GIVES(cuDeviceGetAttribute, int, 0) GIVES(cuFuncGetAttribute, int, 0) GIVES(cuOccupancyMaxActiveBlocksPerMultiprocessor, int, 1)
 // cuDNN looks for these when it builds a plan, which it never runs.
-int cuCtxGetLimit(size_t* value, int) { return is(value, 0); }
-int cuOccupancyMaxActiveClusters(int* clusters, void*, const void*) { return is(clusters, 1); }
+GIVES(cuCtxGetLimit, size_t, 0) GIVES(cuOccupancyMaxActiveClusters, int, 1) GIVES(cuKernelGetAttribute, int, 0)
+GIVES(cuOccupancyMaxPotentialClusterSize, int, 1)
+// clang-format on
 int cuStreamGetCtx(void*, void** context) { return cuCtxGetCurrent(context); }
-int cuKernelGetAttribute(int* value, int, void*, int) { return is(value, 0); }
-int cuOccupancyMaxPotentialClusterSize(int* size, void*, const void*) { return is(size, 1); }
-
 
 // ---- memory, for those who ask the driver itself: the runtime's -------------------------------------------------------------------------------
 

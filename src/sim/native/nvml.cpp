@@ -203,10 +203,8 @@ ZERO(nvmlDeviceGetComputeMode) ZERO(nvmlDeviceGetDisplayActive) ZERO(nvmlDeviceG
 ZERO(nvmlDeviceGetPersistenceMode) ZERO(nvmlDeviceGetPowerState) ZERO(nvmlDeviceGetPowerUsage)
 ZERO_OF(nvmlDeviceGetApplicationsClock) ZERO_OF(nvmlDeviceGetClockInfo) ZERO_OF(nvmlDeviceGetMaxClockInfo) ZERO_OF(nvmlDeviceGetTemperature)
 ZEROS(nvmlDeviceGetDecoderUtilization) ZEROS(nvmlDeviceGetEncoderUtilization)
-// clang-format on
 
 #define NOT_SUPPORTED(name) ANSWERS(name, kNotSupported)
-// clang-format off
 NOT_SUPPORTED(nvmlDeviceGetBAR1MemoryInfo) NOT_SUPPORTED(nvmlDeviceGetBoardId) NOT_SUPPORTED(nvmlDeviceGetBrand)
 NOT_SUPPORTED(nvmlDeviceGetClock) NOT_SUPPORTED(nvmlDeviceGetCpuAffinity) NOT_SUPPORTED(nvmlDeviceGetCpuAffinityWithinScope)
 NOT_SUPPORTED(nvmlDeviceGetCurrPcieLinkGeneration) NOT_SUPPORTED(nvmlDeviceGetCurrPcieLinkWidth)

@@ -23,6 +23,7 @@
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace occupancy = vramlab::occupancy;
@@ -36,14 +37,8 @@ VramlabCard read_card() {
   const char* set = std::getenv("VRAMLAB_DRY_CARD");
   // The name is for people. What is not said stays 0, so that no process takes a card for another one.
   if (!set || !(set = std::strchr(set, ','))) return card;
-  unsigned long long memory = 0, block = 0, opt_in = 0, multiprocessor = 0, l2 = 0;
-  std::sscanf(set, ",%255[^,],%llu,%d.%d,%d,%d,%llu,%llu,%llu,%llu", card.title, &memory, &card.major, &card.minor, &card.multiprocessors,
-              &card.threads_per_multiprocessor, &block, &opt_in, &multiprocessor, &l2);
-  card.memory = memory;
-  card.shared_per_block = block;
-  card.shared_opt_in = opt_in;
-  card.shared_per_multiprocessor = multiprocessor;
-  card.l2 = l2;
+  std::sscanf(set, ",%255[^,],%llu,%d.%d,%d,%d,%llu,%llu,%llu,%llu", card.title, &card.memory, &card.major, &card.minor, &card.multiprocessors,
+              &card.threads_per_multiprocessor, &card.shared_per_block, &card.shared_opt_in, &card.shared_per_multiprocessor, &card.l2);
   return card;
 }
 
@@ -780,9 +775,7 @@ int cudaDeviceCanAccessPeer(int* can, int device, int peer) { return is(can, dev
 
 // Pools of the driver's: one, which keeps nothing.
 static char the_pool;
-int cudaDeviceGetDefaultMemPool(void** pool, int) { return is(pool, &the_pool); }
-int cudaDeviceGetMemPool(void** pool, int) { return is(pool, &the_pool); }
-int cudaMemPoolCreate(void** pool, const void*) { return is(pool, &the_pool); }
+GIVES(cudaDeviceGetDefaultMemPool, void*, &the_pool) GIVES(cudaDeviceGetMemPool, void*, &the_pool) GIVES(cudaMemPoolCreate, void*, &the_pool)
 int cudaMemPoolGetAttribute(void*, int, uint64_t* value) { return is(value, 0); }
 
 // ---- what has nothing to do, and what is refused -------------------------------------------------------------------------------------------
@@ -793,9 +786,7 @@ DONE(cudaGraphUpload) DONE(cudaMemPoolDestroy) DONE(cudaMemPoolSetAccess) DONE(c
 DONE(cudaMemPrefetchAsync) DONE(cudaMemcpyPeerAsync) DONE(cudaMemcpyToSymbol) DONE(cudaMemset) DONE(cudaProfilerStart)
 DONE(cudaProfilerStop) DONE(cudaStreamDestroy) DONE(cudaStreamWaitEvent) DONE(ncclAllGather) DONE(ncclAllReduce) DONE(ncclBcast)
 DONE(ncclGroupEnd) DONE(ncclGroupStart) DONE(ncclReduce) DONE(ncclReduceScatter)
-// clang-format on
 #define REFUSED(name) ANSWERS(name, cudaErrorNotSupported)
-// clang-format off
 REFUSED(cudaGraphDebugDotPrint) REFUSED(cudaGraphNodeGetDependencies) REFUSED(cudaIpcCloseMemHandle) REFUSED(cudaIpcGetEventHandle)
 REFUSED(cudaIpcGetMemHandle) REFUSED(cudaIpcOpenEventHandle) REFUSED(cudaIpcOpenMemHandle)
 // clang-format on
@@ -1003,15 +994,6 @@ int error_string(int error, const char** text) {
                                                             mutex.unlock();
                                                           });
 
-struct Entry {
-  const char* name;
-  void* function;
-};
-template <typename Function>
-Entry entry(const char* name, Function* function) {
-  return {name, reinterpret_cast<void*>(function)};
-}
-
 }  // namespace
 
 // For the driver, whose caller it is.
@@ -1021,22 +1003,23 @@ extern "C" int vramlab_dry_create(uint64_t* handle, size_t bytes, const void* wa
 
 extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
                                                         cudaDriverEntryPointQueryResult* result) {
-  static const Entry kEntries[] = {
-      entry("cuDeviceGet", device_get),
-      entry("cuDeviceGetAttribute", device_get_attribute),
-      entry("cuGetErrorString", error_string),
-      entry("cuMemGetAllocationGranularity", memory_granularity),
-      entry("cuMemAddressReserve", memory_reserve_addresses),
-      entry("cuMemAddressFree", memory_free_addresses),
-      entry("cuMemCreate", memory_create),
-      entry("cuMemRelease", memory_release),
-      entry("cuMemMap", nothing_to_do),
-      entry("cuMemUnmap", nothing_to_do),
-      entry("cuMemSetAccess", nothing_to_do),
+#define ENTRY(of, function) {of, reinterpret_cast<void*>(&function)}
+  static const std::pair<const char*, void*> kEntries[] = {
+      ENTRY("cuDeviceGet", device_get),
+      ENTRY("cuDeviceGetAttribute", device_get_attribute),
+      ENTRY("cuGetErrorString", error_string),
+      ENTRY("cuMemGetAllocationGranularity", memory_granularity),
+      ENTRY("cuMemAddressReserve", memory_reserve_addresses),
+      ENTRY("cuMemAddressFree", memory_free_addresses),
+      ENTRY("cuMemCreate", memory_create),
+      ENTRY("cuMemRelease", memory_release),
+      ENTRY("cuMemMap", nothing_to_do),
+      ENTRY("cuMemUnmap", nothing_to_do),
+      ENTRY("cuMemSetAccess", nothing_to_do),
   };
   *function = reinterpret_cast<void*>(&refused);
-  for (const Entry& known : kEntries) {
-    if (std::strcmp(known.name, name) == 0) *function = known.function;
+  for (const auto& [known, entry] : kEntries) {
+    if (std::strcmp(known, name) == 0) *function = entry;
   }
   if (result) *result = cudaDriverEntryPointSuccess;
   return cudaSuccess;

@@ -176,24 +176,12 @@ void fill_own() {
 
 // The C library's functions behind those of this name that stand below. Found at the start, since a child between fork and exec must not
 // look for them.
-#define BEHIND(name) decltype(&::name) behind_##name = nullptr
-BEHIND(dlopen);
-BEHIND(dlmopen);
-BEHIND(execve);
-BEHIND(execvpe);
-BEHIND(fexecve);
-BEHIND(execveat);
-BEHIND(posix_spawn);
-BEHIND(posix_spawnp);
-BEHIND(system);
-BEHIND(popen);
+#define EACH_BEHIND(of) \
+  of(dlopen) of(dlmopen) of(execve) of(execvpe) of(fexecve) of(execveat) of(posix_spawn) of(posix_spawnp) of(system) of(popen)
+#define BEHIND(name) decltype(&::name) behind_##name = nullptr;
+EACH_BEHIND(BEHIND)
 #undef BEHIND
-template <typename Function>
-Function found(Function& place, const char* name) {
-  if (!place) place = reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
-  return place;
-}
-#define FIND(name) found(behind_##name, #name)
+#define FIND(name) behind(behind_##name, #name)
 
 // ---- the driver, by whatever path ----------------------------------------------------------------------------------------------------------
 
@@ -414,8 +402,8 @@ void follow_python() {
 
 __attribute__((constructor)) void start() {
   const int before = errno;
-  FIND(dlopen), FIND(dlmopen), FIND(execve), FIND(execvpe), FIND(fexecve), FIND(execveat), FIND(posix_spawn), FIND(posix_spawnp);
-  FIND(system), FIND(popen);
+#define FIND_NOW(name) FIND(name);
+  EACH_BEHIND(FIND_NOW)
   remember_settings();
   if (preload) {
     take(kNoCards);

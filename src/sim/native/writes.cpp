@@ -150,12 +150,6 @@ ssize_t raw_readlink(const char* path, char* to, size_t room) {
 }
 bool is_writable(const char* path) { return syscall(SYS_faccessat, AT_FDCWD, path, W_OK) == 0; }
 
-template <typename Function>
-Function behind(Function& place, const char* name) {
-  if (!place) place = reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
-  return place;
-}
-
 int refused(int error) {
   errno = error;
   return -1;

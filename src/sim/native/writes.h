@@ -1,5 +1,13 @@
 // What a rehearsal's processes write is held back: see writes.cpp.
 #pragma once
+#include <dlfcn.h>
+
+// The C library's function behind one of ours, looked for once.
+template <typename Function>
+static Function behind(Function& place, const char* name) {
+  if (!place) place = reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
+  return place;
+}
 
 // Begins to hold back; `folder` was made by vramlab (src/rehearse/src/held.rs). In the command's first process also what the kernel can do to it.
 void hold_writes(const char* folder, bool is_first);

@@ -96,11 +96,12 @@ listed! {
         /// A phase or a step begins.
         Mark = 9,
         Label = 10,
-        /// The script read a value that comes from numbers that nobody computed.
+        /// The script read a value that comes from numbers that nobody computed: `bytes` is 1 where it is made up, and 0 where it says that they
+        /// are valid. Where it decided a size, `rounded` is the one that was taken, and `address` the largest that it could be.
         Placeholder = 11,
         /// The script is ended, or ends: `bytes` is 1 where enough steps were seen, and `OURS_FOLLOWS` where a step follows that is not its own.
         Ended = 12,
-        /// Others than PyTorch's allocator took `bytes`, or gave them back (fewer than 0); `operator` is their library.
+        /// Others than PyTorch's allocator took `bytes` at `address`, or gave them back (fewer than 0); `operator` is their library.
         Outside = 13,
         /// A forward pass of an outermost module with parameters begins: `module` is that module, `bytes` the pass's number from 1 on, `rounded`
         /// what it is ([`PassFlags`]).
@@ -126,7 +127,6 @@ listed! {
         Evaluation = 4 as "evaluation",
         /// The same within a function `generate`.
         Generation = 5 as "generation",
-        Saving = 6 as "saving",
     }
 }
 
@@ -497,6 +497,5 @@ fn category(block: &MemoryBlock, label: Label, made: &Event, marks: &[(usize, Ph
         Phase::Backward => either(end.is_some_and(outlives), Category::Gradients, Category::Temporaries),
         Phase::Optimizer => either(end.is_some_and(outlives), Category::OptimizerState, Category::OptimizerTemporaries),
         Phase::Evaluation | Phase::Generation => either(kept(), Category::Outputs, Category::Activations),
-        Phase::Saving => Category::Temporaries,
     }
 }

@@ -1,7 +1,7 @@
 //! The device behind one small interface: where tensors live, what its memory meter says, what its clock says, what limits it.
 
-use super::native::{self, CpuMemory, NativeError};
-use anyhow::Result;
+use super::native::{self, CpuMemory};
+use anyhow::{Result, anyhow, ensure};
 use std::time::Instant;
 use tch::Device;
 
@@ -26,7 +26,7 @@ impl Memory {
     /// There is no driver to say it: the CPU.
     pub fn used(&self) -> Result<i64> {
         let used = self.others.iter().find(|(metric, _)| *metric == DEVICE_USED);
-        used.map(|(_, bytes)| *bytes).ok_or_else(|| anyhow::anyhow!("only a GPU says how much of its memory is in use"))
+        used.map(|(_, bytes)| *bytes).ok_or_else(|| anyhow!("only a GPU says how much of its memory is in use"))
     }
 }
 
@@ -62,21 +62,12 @@ pub trait Backend {
     fn device(&self) -> Device;
 
     /// Reads the memory meter.
-    ///
-    /// # Errors
-    /// The device's message.
     fn memory(&self) -> Result<Memory>;
 
     /// Sets the peaks of the meter to what is live now.
-    ///
-    /// # Errors
-    /// The device's message.
     fn reset_peaks(&self) -> Result<()>;
 
     /// Gives back what cuBLAS keeps of the device's memory for each thread that has multiplied; the next product takes it again.
-    ///
-    /// # Errors
-    /// The device's message.
     fn clear_workspaces(&self) -> Result<()> {
         Ok(())
     }
@@ -136,9 +127,9 @@ impl Cuda {
     /// # Errors
     /// This libtorch has no CUDA, there is no such device, or its context cannot be made.
     pub fn new(index: i32) -> Result<Cuda> {
-        native::load_cuda().map_err(|e| NativeError(format!("libtorch's CUDA half cannot be loaded: {e}")))?;
+        native::load_cuda().map_err(|e| anyhow!("libtorch's CUDA half cannot be loaded: {e}"))?;
         let count = tch::Cuda::device_count();
-        anyhow::ensure!(i64::from(index) < count, "there is no CUDA device {index}: libtorch sees {count}");
+        ensure!(i64::from(index) < count, "there is no CUDA device {index}: libtorch sees {count}");
         // The allocator exists once something was allocated.
         drop(tch::Tensor::f_zeros([1], (tch::Kind::Float, Device::Cuda(index as usize)))?);
         Ok(Cuda { index })
@@ -157,12 +148,12 @@ impl Backend for Cuda {
 
     fn reset_peaks(&self) -> Result<()> {
         tch::Cuda::synchronize(i64::from(self.index));
-        Ok(native::reset_cuda_peaks(self.index)?)
+        native::reset_cuda_peaks(self.index)
     }
 
     fn clear_workspaces(&self) -> Result<()> {
         tch::Cuda::synchronize(i64::from(self.index));
-        Ok(native::clear_cuda_workspaces()?)
+        native::clear_cuda_workspaces()
     }
 
     fn time(&self, body: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
@@ -170,6 +161,6 @@ impl Backend for Cuda {
         let start = native::CudaEvent::record(self.index)?;
         body()?;
         let end = native::CudaEvent::record(self.index)?;
-        Ok(start.seconds_until(&end)?)
+        start.seconds_until(&end)
     }
 }

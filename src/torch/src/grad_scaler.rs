@@ -89,9 +89,6 @@ impl GradScaler {
     }
 
     /// The loss times the scale: what `backward` is to be called on.
-    ///
-    /// # Errors
-    /// libtorch's message.
     pub fn scale(&mut self, loss: &Tensor) -> Result<Tensor> {
         if !self.enabled {
             return Ok(loss.shallow_clone());

@@ -87,16 +87,16 @@ class Tracker(MemTracker):
         return seen
 
 
-class Transformer(models.Transformer):
+class Transformer(models.train.PreNorm):
     """The block with its attention written out: each result is a tensor of its own."""
 
     def __init__(self, width, mask):
-        super().__init__(width)
+        super().__init__(width, True, "tanh", 1e-5, 0.0, models.HEAD_WIDTH)
         self.mask = mask
 
     def attend(self, x):
         qkv = self.qkv(self.attention_norm(x)).chunk(3, -1)
-        q, k, v = (t.view(*t.shape[:2], self.heads, -1).transpose(1, 2) for t in qkv)
+        q, k, v = (t.view(*t.shape[:2], self.heads.heads, -1).transpose(1, 2) for t in qkv)
         scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
         scores = scores.masked_fill(self.mask, float("-inf"))
         scores = scores.softmax(-1)

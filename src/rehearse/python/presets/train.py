@@ -27,13 +27,13 @@ class Attention(nn.Module):
 class PreNorm(nn.Module):
     """The block of GPT and ViT."""
 
-    def __init__(self, width, causal, gelu, epsilon, dropout):
+    def __init__(self, width, causal, gelu, epsilon, dropout, head=64):
         super().__init__()
         self.attention_norm = nn.LayerNorm(width, epsilon)
         self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.mlp_norm = nn.LayerNorm(width, epsilon)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.heads, self.gelu, self.dropout = Attention(width // 64, causal, dropout), gelu, dropout
+        self.heads, self.gelu, self.dropout = Attention(width // head, causal, dropout), gelu, dropout
 
     def attend(self, x):
         q, k, v = self.qkv(self.attention_norm(x)).chunk(3, -1)
@@ -51,10 +51,10 @@ def dropped(x, probability):
 
 
 class Gpt2(nn.Module):
-    def __init__(self, layers=12, width=768, vocabulary=50257, positions=1024, dropout=0.1):
+    def __init__(self, layers=12, width=768, vocabulary=50257, positions=1024, dropout=0.1, head=64):
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(positions, width)
-        self.block = nn.Sequential(*(PreNorm(width, True, "tanh", 1e-5, dropout) for _ in range(layers)))
+        self.block = nn.Sequential(*(PreNorm(width, True, "tanh", 1e-5, dropout, head) for _ in range(layers)))
         self.norm, self.dropout = nn.LayerNorm(width), dropout
         # Without a weight of its own: the head is tied to the embedding.
         self.head = nn.Linear(width, vocabulary, bias=False, device="meta")
@@ -392,11 +392,16 @@ class Segments(nn.Sequential):
         return x
 
 
+def loss_of(model, batch):
+    *x, y = batch
+    return F.mse_loss(model(*x).float(), y) if y.is_floating_point() else F.cross_entropy(model(*x), y.reshape(-1))
+
+
 def step(model, optimizer, batch, accumulate=1, bf16=False):
     optimizer.zero_grad()
-    for *x, y in zip(*(tensor.chunk(accumulate) for tensor in batch)):
+    for micro in zip(*(tensor.chunk(accumulate) for tensor in batch)):
         with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
-            loss = F.mse_loss(model(*x).float(), y) if y.is_floating_point() else F.cross_entropy(model(*x), y.reshape(-1))
+            loss = loss_of(model, micro)
         if accumulate > 1:
             loss = loss / accumulate
         loss.backward()

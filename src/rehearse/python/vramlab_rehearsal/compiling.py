@@ -22,13 +22,17 @@ def follow(torch):
     folder = os.path.join(settings.graphs, os.path.basename(settings.libraries), str(torch.__version__))
     for name, change in {
         "torch._dynamo": _dynamo,
-        "torch._functorch.config": _no_remote_cache,
-        "torch._inductor.config": _one_process,
+        "torch._functorch.config": functools.partial(_set, enable_remote_autograd_cache=False),
+        # There is nothing to compile for which other processes would be worth their start.
+        "torch._inductor.config": functools.partial(
+            _set, compile_threads=1, fx_graph_remote_cache=False, autotune_remote_cache=False, bundled_autotune_remote_cache=False
+        ),
         "torch._inductor.compile_fx": _not_ahead_of_time,
         "torch._inductor.runtime.cache_dir_utils": functools.partial(_keep_in, folder),
         "torch._inductor.codecache": _tell_lines,
-        "torch._inductor.runtime.triton_compat": functools.partial(_known_by_version, torch, "triton_key"),
-        "torch.utils._triton": functools.partial(_known_by_version, torch, "triton_hash_with_backend"),
+        # Instead of the hash of all of Triton's files, and ptxas asked for its version.
+        "torch._inductor.runtime.triton_compat": functools.partial(_set, triton_key=lambda: torch.version.__version__),
+        "torch.utils._triton": functools.partial(_set, triton_hash_with_backend=lambda: torch.version.__version__),
         "torch._inductor.runtime.triton_heuristics": _launch_nothing,
         "torch._inductor.runtime.benchmarking": _time_nothing,
         "torch._inductor.select_algorithm": _choose_the_first,
@@ -173,14 +177,9 @@ def _path(source, is_inside):
 # ---- Inductor ----------------------------------------------------------------------------------------------------------------------------
 
 
-def _no_remote_cache(config):
-    config.enable_remote_autograd_cache = False
-
-
-def _one_process(config):
-    # There is nothing to compile for which other processes would be worth their start.
-    config.compile_threads = 1
-    config.fx_graph_remote_cache = config.autotune_remote_cache = config.bundled_autotune_remote_cache = False
+def _set(module, **values):
+    for name, value in values.items():
+        setattr(module, name, value)
 
 
 def _not_ahead_of_time(compile_fx):
@@ -203,11 +202,6 @@ def _keep_in(folder, utils):
 
     utils.cache_dir = cache_dir
     utils.triton_cache_dir = lambda _: os.path.join(cache_dir(), "triton")
-
-
-def _known_by_version(torch, name, module):
-    """Instead of the hash of all of Triton's files, and ptxas asked for its version."""
-    setattr(module, name, lambda: torch.version.__version__)
 
 
 def _tell_lines(codecache):

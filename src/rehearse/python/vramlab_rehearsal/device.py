@@ -9,7 +9,7 @@ from . import building, notes
 from .guard import guarded, instead
 from .session import remarks, simulated, use_the_caching_allocator
 
-FORWARD, BACKWARD, OPTIMIZER, EVALUATION, GENERATION, SAVING = 1, 2, 3, 4, 5, 6
+FORWARD, BACKWARD, OPTIMIZER, EVALUATION, GENERATION = 1, 2, 3, 4, 5
 library = None
 # How many entries of PyTorch's own memory history the script wants; None where it wants none.
 _history = None

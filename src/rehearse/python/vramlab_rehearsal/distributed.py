@@ -283,31 +283,27 @@ def _stages_alone(pipelining):
     import torch.distributed as distributed
 
     stage = pipelining.PipelineStage
-    vote, result = getattr(stage, "_warmup_forward_vote", None), getattr(stage, "_warmup_backward_result", None)
-    receive = getattr(stage, "_recv_meta", None)
 
     def alone(group):
         return _others is None and distributed.distributed_c10d.get_backend.__wrapped__(group) == BACKEND
 
-    def own_vote(self, has_backward, received_acc=None):
+    @instead("_warmup_forward_vote", stage)
+    def vote(self, has_backward, received_acc=None):
         if not alone(self.group):
-            return vote(self, has_backward, received_acc)
+            return vote.__wrapped__(self, has_backward, received_acc)
         known = not pipelining.InferenceMode.needs_dynamic(self._user_meta, has_backward)
         mine = pipelining.torch.tensor([int(known)], dtype=pipelining.torch.int32, device=self.device)
         return mine if received_acc is None else received_acc * mine
 
-    def own_result(self, received_result=None):
-        return received_result if alone(self.group) else result(self, received_result)
+    @instead("_warmup_backward_result", stage)
+    def result(self, received_result=None):
+        return received_result if alone(self.group) else result.__wrapped__(self, received_result)
 
-    def own_receive(self, source):
+    @instead("_recv_meta", stage)
+    def receive(self, source):
         if alone(self.group) and source > self.stage_index:
             return pipelining._StageBackwardMeta(backward_metas=pipelining._derive_grad_metas(self._stage_meta.outputs))
-        return receive(self, source)
-
-    if vote and result:
-        stage._warmup_forward_vote, stage._warmup_backward_result = own_vote, own_result
-    if receive:
-        stage._recv_meta = own_receive
+        return receive.__wrapped__(self, source)
 
 
 def _register(torch):

@@ -3,7 +3,6 @@ writes to here."""
 
 import contextlib
 import ctypes
-import os
 import resource
 
 from .session import simulated
@@ -60,12 +59,12 @@ def _told(name, beginning):
         return 0
 
 
-def bytes_of(batch, depth=8):
-    """Of the tensors in what a DataLoader gives."""
+def bytes_of(batch, depth=8, of_others=lambda value: 0):
+    """Of the tensors in what a DataLoader gives, and what is said of the rest."""
     if hasattr(batch, "nbytes") and hasattr(batch, "shape"):
         return batch.nbytes
     if depth and isinstance(batch, dict):
         batch = batch.values()
     elif not depth or not isinstance(batch, (list, tuple)):
-        return 0
-    return sum(bytes_of(each, depth - 1) for each in batch)
+        return of_others(batch)
+    return sum(bytes_of(each, depth - 1, of_others) for each in batch)

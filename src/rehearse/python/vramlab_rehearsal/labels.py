@@ -40,10 +40,10 @@ def follow():
     calls.around(guarded("modules at work")(_enters), guarded("modules at work")(_leaves))
 
 
-def _number_of(kind, table, name, **more):
-    number = table.get(name)
+def _number_of(kind, table, name, key=None, **more):
+    number = table.get(key or name)
     if number is None:
-        number = table[name] = len(table) + 1
+        number = table[key or name] = len(table) + 1
         note(**{kind: number, "name": name}, **more)
     return number
 
@@ -225,10 +225,7 @@ def forget_variables():
 
 
 def label_variable(tensors, name, file, function):
-    number = _variables.get((name, file, function))
-    if number is None:
-        number = _variables[name, file, function] = len(_variables) + 1
-        note(variable=number, name=name, file=file, function=function)
+    number = _number_of("variable", _variables, name, (name, file, function), file=file, function=function)
     for tensor in tensors:
         _label_number(tensor, VARIABLE, number)
     _tell()

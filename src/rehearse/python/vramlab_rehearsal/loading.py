@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import time
 
-from . import clock, hosting, longest, notes
+from . import clock, hosting, longest, notes, padding
 from .guard import guarded, instead
 from .session import settings
 
@@ -44,8 +44,10 @@ def follow(torch):
         taken(self)
         if clock.is_followed():
             clock.waited_for_data(time.monotonic() - began[0] - (time.thread_time() - began[1]))
-        if settings.longest and torch.is_grad_enabled():
-            batch = longest.instead(self, batch)
+        if torch.is_grad_enabled():
+            padding.see(batch)
+            if settings.longest:
+                batch = longest.instead(self, batch)
         return batch
 
 

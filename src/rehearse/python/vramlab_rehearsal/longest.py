@@ -53,7 +53,7 @@ def _largest(torch, iterator):
 
     def size(index):
         if index not in sizes:
-            sizes[index] = _size(dataset[index])
+            sizes[index] = hosting.bytes_of(dataset[index], of_others=_size)
         return sizes[index]
 
     shuffled = (data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler, data.distributed.DistributedSampler)
@@ -74,13 +74,5 @@ def _largest(torch, iterator):
     return iterator._collate_fn([dataset[index] for index in chosen]), len(sizes)
 
 
-def _size(sample, depth=8):
-    if isinstance(sample, (str, bytes)):
-        return len(sample)
-    if isinstance(sample, (int, float)):
-        return 8
-    if isinstance(sample, dict):
-        sample = list(sample.values())
-    if isinstance(sample, (list, tuple)) and depth:
-        return sum(_size(each, depth - 1) for each in sample)
-    return hosting.bytes_of(sample)
+def _size(value):
+    return len(value) if isinstance(value, (str, bytes)) else 8 if isinstance(value, (int, float)) else 0

@@ -7,15 +7,11 @@ from .notes import note
 from .session import settings
 
 
-def follow(torch, stop):
-    _Meter(torch, settings.steps, stop)
-
-
-class _Meter:
-    def __init__(self, torch, wanted, stop):
+class Meter:
+    def __init__(self, torch, stop):
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        self.torch, self.wanted, self.stop = torch, wanted, stop
+        self.torch, self.wanted, self.stop = torch, settings.steps, stop
         self.counts, self.moments, self.is_up = {}, [], False
         torch.cuda._queued_calls.insert(0, (self.begins, []))
         register_optimizer_step_post_hook(self.ends)

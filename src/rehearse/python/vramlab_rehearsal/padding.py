@@ -5,7 +5,7 @@ import collections
 import torch
 
 from . import labels
-from .guard import guarded, instead
+from .guard import guarded
 from .notes import note
 
 # Tokens of the batches, and those that their masks leave out.
@@ -18,17 +18,9 @@ LEAST_SHARE, MOST_BATCHES = 0.01, 100
 _batches = 0
 
 
-def follow(torch):
-    @instead("__next__", torch.utils.data.dataloader._BaseDataLoaderIter)
-    def next_batch(self):
-        batch = next_batch.__wrapped__(self)
-        if torch.is_grad_enabled():
-            _see(torch, batch)
-        return batch
-
-
 @guarded("the share of padding")
-def _see(torch, batch):
+def see(batch):
+    """What a DataLoader gives in training."""
     global _batches
     _batches += 1
     named = isinstance(batch, collections.abc.Mapping)

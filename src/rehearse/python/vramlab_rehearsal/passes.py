@@ -192,14 +192,14 @@ def _variables():
     for frame, _ in traceback.walk_stack(sys._getframe(1)):
         code = frame.f_code
         if reach.is_own(code.co_filename):
-            for name, value in _variables_of(frame):
+            for name, value in variables_of(frame):
                 yield (code.co_filename, code.co_name), name, value
                 if _is_own_object(value):
                     for part, of in list(_attributes(value).items())[:200]:
                         yield (code.co_filename, code.co_name), f"{name}.{part}", of
 
 
-def _variables_of(frame):
+def variables_of(frame):
     variables = frame.f_locals
     found = list(variables.items())
     # Before Python 3.13 a function's frame keeps this copy, which would hold its tensors longer than the script does.

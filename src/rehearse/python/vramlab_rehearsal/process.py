@@ -51,7 +51,7 @@ def begin(torch):
     if settings.measures:
         from . import measuring
 
-        measuring.follow(torch, stop)
+        measuring.Meter(torch, stop)
     else:
         device.wait_for_cuda(torch, _follow)
         labels.follow()

@@ -65,7 +65,6 @@ def follow(torch):
     for kind in (torch.no_grad, torch.inference_mode):
         _watch(kind)
     labels.before_roots.append(_enters)
-    padding.follow(torch)
     _saves("save", torch)
     for library, name in (("safetensors.torch", "save_file"), ("torch.distributed.checkpoint", "save")):
         imports.when_imported(library, functools.partial(guarded(f"saving by {library.removesuffix('.torch')}")(_saves), name))

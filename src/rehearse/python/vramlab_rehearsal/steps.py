@@ -46,16 +46,12 @@ def follow(torch, stop):
     if _watched is not None:
         _watched.remove()
     steps = _Steps(torch, settings.steps, stop)
-    _follow_backward(torch, steps)
+    # Every backward pass goes through autograd's engine: PyTorch's own, and those of scripts that call it themselves, as Megatron's.
+    variable = torch.autograd.Variable
+    variable._execution_engine = _Engine(variable._execution_engine, steps)
     device.tell_graphs(torch, steps.replayed)
     # A step that has ended counts before the batch of the next one is seen.
     labels.before_roots.insert(0, steps.look)
-
-
-def _follow_backward(torch, steps):
-    """Every backward pass goes through autograd's engine: PyTorch's own, and those of scripts that call it themselves, as Megatron's."""
-    variable = torch.autograd.Variable
-    variable._execution_engine = _Engine(variable._execution_engine, steps)
 
 
 class _Engine:

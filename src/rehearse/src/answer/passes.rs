@@ -25,7 +25,7 @@ pub fn phase_name(phase: Phase, trains: bool) -> &'static str {
 /// The step that an event is of: one that is no training follows the step that has ended.
 pub fn step_of(event: &Event, trains: bool) -> u32 {
     match event.phase {
-        Phase::Evaluation | Phase::Generation | Phase::Saving => event.step,
+        Phase::Evaluation | Phase::Generation => event.step,
         _ if !trains => 0,
         _ => event.step + 1,
     }

@@ -33,7 +33,6 @@ pub fn moment(phase: &str, step: u32, pass: i64) -> String {
     match (phase, step) {
         ("load", _) => "while loading".to_string(),
         ("optimizer", step) => format!("in the optimizer's step {step}"),
-        ("saving", _) => "while saving".to_string(),
         ("evaluation" | "generation", 0) => format!("in {phase}, at forward pass {pass}"),
         ("evaluation" | "generation", step) => format!("in {phase} after step {step}"),
         ("inference", _) => format!("in inference, at forward pass {pass}"),

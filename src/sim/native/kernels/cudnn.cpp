@@ -20,25 +20,16 @@ Tensor convolved(const Tensor& x, const Tensor& weight, IntArrayRef sizes) {
 }
 
 Tensor convolution(const Tensor& x, const Tensor& weight, SymInts padding, SymInts stride, SymInts dilation, c10::SymInt, bool, bool, bool) {
-  std::vector<int64_t> sizes = {x.size(0), weight.size(0)};
-  for (int64_t i = 2; i < x.dim(); i++) {
-    const auto at = static_cast<size_t>(i - 2);
-    const int64_t kernel = dilation[at].expect_int() * (weight.size(i) - 1) + 1;
-    sizes.push_back((x.size(i) + 2 * padding[at].expect_int() - kernel) / stride[at].expect_int() + 1);
-  }
-  return convolved(x, weight, sizes);
+  return convolved(x, weight, at::native::conv_output_size(x.sizes(), weight.sizes(), C10_AS_INTARRAYREF_SLOW(padding),
+                                                           C10_AS_INTARRAYREF_SLOW(stride), C10_AS_INTARRAYREF_SLOW(dilation)));
 }
 
 // As dense as convolution's gradient for its input.
 Tensor transposed(const Tensor& x, const Tensor& weight, SymInts padding, SymInts output_padding, SymInts stride, SymInts dilation,
                   c10::SymInt groups, bool, bool, bool) {
-  std::vector<int64_t> sizes = {x.size(0), weight.size(1) * groups.expect_int()};
-  for (int64_t i = 2; i < x.dim(); i++) {
-    const auto at = static_cast<size_t>(i - 2);
-    sizes.push_back((x.size(i) - 1) * stride[at].expect_int() - 2 * padding[at].expect_int() +
-                    dilation[at].expect_int() * (weight.size(i) - 1) + output_padding[at].expect_int() + 1);
-  }
-  return convolved(x, weight, sizes);
+  return convolved(x, weight, at::native::conv_input_size(x.sizes(), weight.sizes(), C10_AS_INTARRAYREF_SLOW(padding),
+                                                          C10_AS_INTARRAYREF_SLOW(output_padding), C10_AS_INTARRAYREF_SLOW(stride),
+                                                          C10_AS_INTARRAYREF_SLOW(dilation), groups.expect_int()));
 }
 
 Tensor for_weight(const Tensor& x, const Tensor& gradient, const Tensor& weight) {
@@ -56,12 +47,11 @@ std::tuple<Tensor, Tensor> convolution_backward(const Tensor& x, const Tensor& g
 }
 
 std::tuple<Tensor, Tensor> transposed_backward(const Tensor& x, const Tensor& gradient, const Tensor& weight, IntArrayRef padding,
-                                               IntArrayRef, IntArrayRef stride, IntArrayRef dilation, int64_t groups, bool, bool, bool,
+                                               IntArrayRef, IntArrayRef stride, IntArrayRef dilation, int64_t, bool, bool, bool,
                                                std::array<bool, 2> wanted) {
   const Tensor formatted = gradient.contiguous(x.suggest_memory_format());
-  const auto symbolic = [](IntArrayRef values) { return c10::fromIntArrayRefSlow(values); };
-  const Tensor dx = wanted[0] ? convolution(formatted, weight, symbolic(padding), symbolic(stride), symbolic(dilation), groups, false, false, false)
-                              : Tensor();
+  const auto sizes = at::native::conv_output_size(formatted.sizes(), weight.sizes(), padding, stride, dilation);
+  const Tensor dx = wanted[0] ? convolved(formatted, weight, sizes) : Tensor();
   return {dx, wanted[1] ? for_weight(formatted, x, weight) : Tensor()};
 }
 
@@ -123,7 +113,7 @@ void register_cudnn(torch::Library& m) {
   add(m, "cudnn_batch_norm_backward", batch_norm_backward);
   // PyTorch's own; what they ask cuDNN is answered by ../rnn.cpp and ../cudnn.cpp.
   for (const char* name : {"_cudnn_rnn_flatten_weight", "_cudnn_rnn", "_cudnn_rnn_backward", "_cudnn_init_dropout_state", "_cudnn_ctc_loss",
-                           "_cudnn_ctc_loss.Tensor", "cudnn_grid_sampler", "cudnn_grid_sampler_backward", "cudnn_affine_grid_generator",
+                           "cudnn_grid_sampler", "cudnn_grid_sampler_backward", "cudnn_affine_grid_generator",
                            "cudnn_affine_grid_generator_backward"})
     mark_registered(name);
   // Older ones were not tried.
@@ -137,11 +127,13 @@ void register_cudnn(torch::Library& m) {
   }
 }
 
-void register_kernels(torch::Library& m) {
+torch::Library& register_kernels() {
+  static torch::Library m(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
   register_values(m);
   register_cudnn(m);
   register_libraries(m);
   check_all_registered();
+  return m;
 }
 
 }  // namespace vramlab::dry

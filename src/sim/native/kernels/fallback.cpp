@@ -31,23 +31,6 @@ Tensor from_meta(const Tensor& meta) {
   return meta.defined() ? strided(meta.sizes(), meta.strides(), meta.scalar_type()) : meta;
 }
 
-c10::IValue argument_to_meta(const c10::IValue& value) {
-  if (value.isTensor()) return to_meta(value.toTensor());
-  if (value.isDevice()) return c10::Device(at::kMeta);
-  if (value.isTensorList()) {
-    c10::List<Tensor> list;
-    for (const Tensor& tensor : value.toTensorVector()) list.push_back(to_meta(tensor));
-    return list;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<Tensor>> list;
-    for (const std::optional<Tensor>& tensor : value.toOptionalTensorVector())
-      list.push_back(tensor ? std::optional<Tensor>(to_meta(*tensor)) : std::nullopt);
-    return list;
-  }
-  return value;
-}
-
 // A CPU tensor among CUDA's is an error on a GPU, but for scalars and for indices.
 void check_devices(const c10::FunctionSchema& schema, const c10::IValue& value) {
   if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().dim() == 0 || !value.toTensor().is_cpu()) return;
@@ -117,7 +100,7 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const bool indexes = schema.name().rfind("aten::index", 0) == 0 || schema.name().rfind("aten::_index", 0) == 0;
   for (size_t i = 0; i < count; i++) {
     if (!indexes) check_devices(schema, arguments[i]);
-    (*stack)[stack->size() - count + i] = argument_to_meta(arguments[i]);
+    (*stack)[stack->size() - count + i] = argument_for(at::kMeta, arguments[i], to_meta);
   }
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
   const size_t results = schema.returns().size();
@@ -131,7 +114,7 @@ void register_libraries(torch::Library& m) {
   add(m, "geqrf", geqrf);
   // PyTorch's own; what they ask is answered by ../cufft.cpp and ../cusparse.cpp.
   mark_registered("products of sparse matrices");
-  for (const char* name : {"_fft_c2c", "_fft_c2c.out", "_fft_r2c", "_fft_r2c.out", "_fft_c2r", "_fft_c2r.out"}) mark_registered(name);
+  for (const char* name : {"_fft_c2c", "_fft_r2c", "_fft_c2r"}) mark_registered(name);
   for (const char* name : kLinearAlgebra) m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 

@@ -25,11 +25,37 @@ inline c10::cuda::CUDACachingAllocator::CUDAAllocator* allocator() { return c10:
 
 // ---- for hosts: call after libtorch_cuda is loaded ---------------------------------------------------------------------------------------
 
-// All kernels below, and what libtorch calls through stubs and not through the dispatcher.
-void register_kernels(torch::Library& m);
+// While it lives PyTorch does not warn of registrations: later ones win.
+class Quiet {
+  struct Silent final : c10::WarningHandler {
+    void process(const c10::Warning&) override {}
+  } silent;
+  const c10::WarningUtils::WarningHandlerGuard guard{&silent};
+};
+
+// All kernels below, and what libtorch calls through stubs and not through the dispatcher; gives where they are, for others.
+torch::Library& register_kernels();
 
 // Refuses operators whose result's shape depends on values, for a host that knows no values.
 void refuse_shapes_from_values(torch::Library& m);
+
+// An operator's argument for another device, with what `one` gives for each of its tensors.
+template <typename One>
+c10::IValue argument_for(c10::DeviceType device, const c10::IValue& value, const One& one) {
+  if (value.isTensor()) return one(value.toTensor());
+  if (value.isDevice()) return c10::Device(device);
+  if (value.isTensorList()) {
+    c10::List<Tensor> list;
+    for (const Tensor& each : value.toTensorVector()) list.push_back(one(each));
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<Tensor>> list;
+    for (const std::optional<Tensor>& each : value.toOptionalTensorVector()) list.push_back(each ? std::optional<Tensor>(one(*each)) : each);
+    return list;
+  }
+  return value;
+}
 
 // For an operator without CUDA code that can run: shapes from its meta kernel, memory from the allocator.
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);

@@ -43,11 +43,8 @@ Row table[] = {
     {"_scaled_dot_product_cudnn_attention_backward", Standing::kExact, "as _scaled_dot_product_cudnn_attention; of the workspace an fp32 copy "
      "of dQ is most"},
     {"_fft_c2c", Standing::kLibrary, "cuFFT"},
-    {"_fft_c2c.out", Standing::kLibrary, "cuFFT"},
     {"_fft_r2c", Standing::kLibrary, "cuFFT"},
-    {"_fft_r2c.out", Standing::kLibrary, "cuFFT"},
     {"_fft_c2r", Standing::kLibrary, "cuFFT"},
-    {"_fft_c2r.out", Standing::kLibrary, "cuFFT"},
     {"geqrf", Standing::kNone, "cuSOLVER or MAGMA"},
     // By their key and not by name: addmm, mm, mv, bmm, hspmm, sparse_sampled_addmm, triangular_solve of SparseCUDA and SparseCsrCUDA.
     {"products of sparse matrices", Standing::kAssumed, "PyTorch's own code; cuSPARSE's buffers taken for nothing. A sparse result is "
@@ -57,7 +54,6 @@ Row table[] = {
     {"_cudnn_rnn_flatten_weight", Standing::kAssumed, "PyTorch's own code, and cuDNN's layout without padding by ../rnn.cpp"},
     {"_cudnn_init_dropout_state", Standing::kAssumed, "PyTorch's own code; 48 bytes for every second thread of the card"},
     {"_cudnn_ctc_loss", Standing::kLibrary, "cuDNN"},
-    {"_cudnn_ctc_loss.Tensor", Standing::kLibrary, "cuDNN"},
     {"cudnn_grid_sampler", Standing::kExact, "PyTorch's own code; cuDNN takes no workspace for it"},
     {"cudnn_grid_sampler_backward", Standing::kExact, "as cudnn_grid_sampler"},
     {"cudnn_affine_grid_generator", Standing::kExact, "as cudnn_grid_sampler"},

@@ -6,7 +6,6 @@
 #include <dlfcn.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,11 +35,7 @@ int descriptor = -1;
 // When this thread last read it, by the wall's clock and by the processor's.
 thread_local double read_wall = 0, read_processor = 0;
 
-double seconds_of(clockid_t which) {
-  timespec now{};
-  clock_gettime(which, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
+double seconds_of(clockid_t which) { return 1e-9 * static_cast<double>(clock_of(which)); }
 
 bool is_there() {
   if (descriptor >= 0) return true;
@@ -100,7 +95,10 @@ double read_clock(const uint64_t* stream, double idle) {
   return answer[stream ? 1 : 0];
 }
 
-void open_clock(const char* name) {
+EXPORTED double vl_clock(double idle) { return read_clock(nullptr, idle); }
+
+// Whom to ask.
+EXPORTED void vl_open_clock(const char* name) {
   clock_name = name;
   auto* const ask = static_cast<double (**)(const uint64_t*)>(dlsym(RTLD_DEFAULT, "vramlab_dry_clock"));
   if (ask) *ask = [](const uint64_t* stream) { return read_clock(stream, 0); };

@@ -519,18 +519,20 @@ void gather_stacks(bool theirs, uint64_t entries) {
   }
 }
 
-void enter(Phase next) {
-  if (current_phase.exchange(next) != next && is_open()) tell_of(Kind::kMark, [](Event&) {});
+// Gives the phase that was before.
+EXPORTED int vl_enter(int phase) {
+  const auto next = static_cast<Phase>(phase), before = current_phase.exchange(next);
+  if (before != next && is_open()) tell_of(Kind::kMark, [](Event&) {});
+  return static_cast<int>(before);
 }
 
-void begin_pass(Phase next, int64_t flags, uint32_t module) {
-  // As passes.py numbers it.
-  constexpr int64_t kBeginsGenerationOfPass = 4;
+// A forward pass of an outermost module begins; within a backward pass or an optimizer's step it is none of its own.
+EXPORTED void vl_begin_pass(int next, int64_t flags, uint32_t module) {
   static std::atomic<int64_t> passes{0};
   const Phase before = current_phase.load();
   if (before == Phase::kBackward || before == Phase::kOptimizer) return;
-  enter(next);
-  begin_pass_of_work(flags & kBeginsGenerationOfPass);
+  vl_enter(next);
+  begin_pass_of_work(flags & trace::kBeginsGeneration);
   tell_of(Kind::kPass, [&](Event& event) {
     event.bytes = ++passes;
     event.rounded = flags;
@@ -540,7 +542,7 @@ void begin_pass(Phase next, int64_t flags, uint32_t module) {
 
 Phase phase() { return current_phase.load(); }
 
-void end_step() {
+EXPORTED void vl_end_step() {
   flush_work();
   step++;
   current_phase = Phase::kForward;
@@ -554,9 +556,9 @@ Place look_for_place() {
   return {current_phase.load(), step.load(), current_stack, current_origin, current_module ? current_module : origin_module};
 }
 
-void set_module(uint32_t module) { current_module = module; }
+EXPORTED void vl_set_module(uint32_t module) { current_module = module; }
 
-void set_backward_stack() {
+EXPORTED void vl_set_backward_stack() {
   backward_stack = gather_stack();
   backward_thread = std::this_thread::get_id();
 }
@@ -578,7 +580,7 @@ void label(uint64_t address, Label category, uint32_t name) {
   write(event);
 }
 
-void ended(int enough_seen) {
+EXPORTED void vl_ended(int enough_seen) {
   flush_work();
   tell_of(Kind::kEnded, [&](Event& event) {
     event.bytes = enough_seen;
@@ -622,7 +624,8 @@ uint32_t set_operator(uint32_t name) {
 }
 
 size_t times_out_of_memory() { return ran_out.size(); }
-uint32_t script_out_of_memory() { return script_ran_out.load(); }
+// How often the script was told that memory has run out.
+EXPORTED uint32_t vl_out_of_memory() { return script_ran_out.load(); }
 
 void dealt_with_out_of_memory(size_t since) {
   const std::lock_guard<std::mutex> lock(mutex);
@@ -653,6 +656,7 @@ uint32_t operator_number(const char* name, const char* uncounted) {
   return found->second;
 }
 
-void close_python() { python_is_there = false; }
+// Nothing of Python is asked for any more.
+EXPORTED void vl_close_python() { python_is_there = false; }
 
 }  // namespace vramlab::rehearsal

@@ -8,6 +8,9 @@
 #include <cstdint>
 #include <string>
 
+// For Python, by ctypes: src/rehearse/python/vramlab_rehearsal/device.py has the types.
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
 namespace vramlab::rehearsal {
 
 using trace::Event;
@@ -42,15 +45,8 @@ void follow_allocator();
 // Takes PyTorch's history of the allocator for stacks; with `theirs` a user has it too, who gets what PyTorch gathers.
 void gather_stacks(bool theirs, uint64_t entries);
 
-void enter(Phase phase);
-// A forward pass of an outermost module begins; within a backward pass or an optimizer's step it is none of its own.
-void begin_pass(Phase phase, int64_t flags, uint32_t module);
 Phase phase();
-void end_step();
-void set_module(uint32_t module);
-void set_backward_stack();
 void label(uint64_t address, Label category, uint32_t name);
-void ended(int enough_seen);
 // `is_made_up` where it could be another; else it says that numbers are valid. `size` is what was taken where it decides a shape, and `most`
 // what that could be.
 void placeholder_read(const char* operator_name, bool is_made_up, int64_t size = 0, int64_t most = 0);
@@ -59,10 +55,9 @@ uint32_t set_operator(uint32_t name);
 // `uncounted` is the library that takes memory of its own for it which nobody knows.
 uint32_t operator_number(const char* name, const char* uncounted = nullptr);
 // How often memory has run out in this thread; and that an operator which returned has itself dealt with all since so many, as cuDNN's do that
-// try another algorithm: nobody has caught those. Of all threads how many reached the script.
+// try another algorithm: nobody has caught those.
 size_t times_out_of_memory();
 void dealt_with_out_of_memory(size_t since);
-uint32_t script_out_of_memory();
 // Something of ours failed, which a script must not see: what it is for is missing.
 void left_out(const char* what, const std::string& why);
 // The simulated GPU cannot run an operator.
@@ -74,7 +69,5 @@ struct Place {
   uint32_t step, stack, origin, module;
 };
 Place look_for_place();
-// Nothing of Python is asked for any more.
-void close_python();
 
 }  // namespace vramlab::rehearsal

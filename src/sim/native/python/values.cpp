@@ -230,23 +230,8 @@ struct OnCpu {
       const Tensor found = tensor(given, is_overwritten && is_written);
       return is_written && found.defined() && given.is_cuda() && !is_overwritten ? found.clone() : found;
     };
-    if (value.isTensor()) return one(value.toTensor());
-    if (value.isDevice()) return c10::Device(at::kCPU);
     if (value.isGenerator()) return generator();
-    if (value.isTensorList()) {
-      c10::List<Tensor> list;
-      for (const Tensor& each : value.toTensorVector()) {
-        list.push_back(one(each));
-        if (!is_known) break;
-      }
-      return list;
-    }
-    if (value.isOptionalTensorList()) {
-      c10::List<std::optional<Tensor>> list;
-      for (const std::optional<Tensor>& each : value.toOptionalTensorVector()) list.push_back(each ? std::optional<Tensor>(one(*each)) : each);
-      return list;
-    }
-    return value;
+    return dry::argument_for(at::kCPU, value, one);
   }
 };
 
@@ -811,30 +796,24 @@ void put_around(const c10::OperatorHandle& op, DispatchKey key, std::unique_ptr<
 
 // ---- large parameters on the host: memory that nobody writes to takes none ------------------------------------------------------------------
 
-struct Untouched final : c10::OperatorKernel {
-  explicit Untouched(c10::KernelFunction kernel) : kernel(std::move(kernel)) {}
-
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-    constexpr size_t kLarge = 1 << 20;
-    const size_t count = op.schema().arguments().size();
-    const IValue first = (*stack)[stack->size() - count];
-    const auto is_ours = [](const IValue& value) { return !value.isTensor() || (value.toTensor().is_cpu() && value.toTensor().is_floating_point()); };
-    if (is_ours(first) && is_ours((*stack)[stack->size() - count + (count > 1)]) && first.toTensor().nbytes() >= kLarge) {
-      torch::jit::drop(*stack, count);
-      stack->push_back(first);
-      return;
-    }
-    kernel.callBoxed(op, keys, stack);
+void call_if_small(const c10::KernelFunction& kernel, const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  constexpr size_t kLarge = 1 << 20;
+  const size_t count = op.schema().arguments().size();
+  const IValue first = (*stack)[stack->size() - count];
+  const auto is_ours = [](const IValue& value) { return !value.isTensor() || (value.toTensor().is_cpu() && value.toTensor().is_floating_point()); };
+  if (is_ours(first) && is_ours((*stack)[stack->size() - count + (count > 1)]) && first.toTensor().nbytes() >= kLarge) {
+    torch::jit::drop(*stack, count);
+    stack->push_back(first);
+    return;
   }
+  kernel.callBoxed(op, keys, stack);
+}
 
-  c10::KernelFunction kernel;
-};
-
-// ---- sparse tensors: their kernels are PyTorch's own ------------------------------------------------------------------------------------------
-
-struct Refusing final : c10::OperatorKernel {
-  explicit Refusing(c10::KernelFunction kernel) : kernel(std::move(kernel)) {}
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) { call(kernel, op, keys, stack); }
+// A kernel that is called by `Call`.
+template <auto Call>
+struct CalledBy final : c10::OperatorKernel {
+  explicit CalledBy(c10::KernelFunction kernel) : kernel(std::move(kernel)) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) { Call(kernel, op, keys, stack); }
   c10::KernelFunction kernel;
 };
 
@@ -845,7 +824,7 @@ void leave_untouched() {
     const auto op = c10::Dispatcher::singleton().findSchema({std::string("aten::") + name, overload});
     if (!op) continue;
     const auto key = op->hasKernelForDispatchKey(DispatchKey::CPU) ? DispatchKey::CPU : DispatchKey::CompositeExplicitAutograd;
-    put_around(*op, DispatchKey::CPU, std::make_unique<Untouched>(kernel_inside(*op, key)));
+    put_around(*op, DispatchKey::CPU, std::make_unique<CalledBy<&call_if_small>>(kernel_inside(*op, key)));
   }
 }
 
@@ -856,9 +835,10 @@ void follow_values() {
     const auto op = dispatcher.findSchema(name);
     const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
     if (!op || kWithoutValues.count(full)) continue;
+    // Of sparse tensors they are PyTorch's own.
     for (const DispatchKey sparse : {DispatchKey::SparseCUDA, DispatchKey::SparseCsrCUDA}) {
       if (!op->hasKernelForDispatchKey(sparse)) continue;
-      put_around(*op, sparse, std::make_unique<Refusing>(kernel_inside(*op, sparse)));
+      put_around(*op, sparse, std::make_unique<CalledBy<&call>>(kernel_inside(*op, sparse)));
     }
     DispatchKey key = DispatchKey::CUDA;
     if (!op->hasKernelForDispatchKey(key)) {
@@ -879,7 +859,7 @@ void forget_values(uint64_t address) {
   shadows.erase(address);
 }
 
-void lose_values(const uint64_t* addresses, size_t count) {
+void vl_lose(const uint64_t* addresses, size_t count) {
   std::vector<Shadow> gone;
   const std::lock_guard<std::mutex> lock(shadows_mutex);
   for (auto& [begin, shadow] : shadows) {
@@ -896,12 +876,13 @@ void lose_values(const uint64_t* addresses, size_t count) {
     if (addresses[i]) shadows.try_emplace(addresses[i]);
 }
 
-bool copy_values(uint64_t address, void* into, size_t bytes) {
+// Copies what a block of so many bytes holds; 0 where it is not known, or hangs on numbers that nobody computed.
+EXPORTED int vl_values(uint64_t address, void* into, size_t bytes) {
   const std::lock_guard<std::mutex> lock(shadows_mutex);
   const auto found = shadows.find(address);
-  if (found == shadows.end() || !found->second.bytes.defined() || found->second.source != kReal || found->second.bytes.nbytes() != bytes) return false;
+  if (found == shadows.end() || !found->second.bytes.defined() || found->second.source != kReal || found->second.bytes.nbytes() != bytes) return 0;
   std::memcpy(into, found->second.bytes.const_data_ptr(), bytes);
-  return true;
+  return 1;
 }
 
 }  // namespace vramlab::rehearsal

@@ -8,7 +8,7 @@
 // that hangs on a mask is the largest that it could be. What a kernel that is not PyTorch's was given is known no more. With
 // VRAMLAB_REHEARSAL_OTHER_VALUES made-up values are others: large numbers, the other truth, all tokens at the first expert.
 #pragma once
-#include <cstdint>
+#include "recorder.h"
 
 namespace vramlab::rehearsal {
 
@@ -19,8 +19,6 @@ void leave_untouched();
 // A block is given back, and what it held with it. Takes no lock but its own.
 void forget_values(uint64_t address);
 // A kernel that is not PyTorch's was given these addresses, and may have written there.
-void lose_values(const uint64_t* addresses, size_t count);
-// What a block of so many bytes holds; false where it is not known, or hangs on numbers that nobody computed.
-bool copy_values(uint64_t address, void* into, size_t bytes);
+EXPORTED void vl_lose(const uint64_t* addresses, size_t count);
 
 }  // namespace vramlab::rehearsal

@@ -5,7 +5,6 @@
 #include <c10/cuda/CUDAStream.h>
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -38,12 +37,6 @@ std::atomic<uint8_t> begins{0};
 
 thread_local uint64_t own = 0, told_launches = 0, library_records = 0, last_waits = 0;
 thread_local uint64_t last_processor = 0, last_own = 0;
-
-uint64_t clock_of(clockid_t which) {
-  timespec now{};
-  clock_gettime(which, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1000000000ull + static_cast<uint64_t>(now.tv_nsec);
-}
 
 // What the script's clocks are to be told of, and whether they are followed.
 std::atomic<bool> is_clocked{false};
@@ -163,10 +156,12 @@ const std::unordered_map<std::string, Class>& classes() {
   return *kClasses;
 }
 
+bool begins_with(const std::string& name, const char* beginning) { return name.rfind(beginning, 0) == 0; }
+
 Class class_of(const std::string& name) {
   if (const auto found = classes().find(name); found != classes().end()) return found->second;
   // A family with a name for each function: of lists of tensors.
-  return {name.rfind("_foreach_", 0) == 0 ? WorkKind::kOptimizer : WorkKind::kPointwise};
+  return {begins_with(name, "_foreach_") ? WorkKind::kOptimizer : WorkKind::kPointwise};
 }
 
 bool is_one_of(const std::string& name, std::initializer_list<const char*> names) {
@@ -278,6 +273,12 @@ bool changes_layout(const Tensor& input, const Tensor& weight, int64_t groups) {
 
 }  // namespace
 
+uint64_t clock_of(clockid_t which) {
+  timespec now{};
+  clock_gettime(which, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000ull + static_cast<uint64_t>(now.tv_nsec);
+}
+
 // ---- the file ------------------------------------------------------------------------------------------------------------------------------
 
 void open_work(const std::string& folder) {
@@ -349,11 +350,12 @@ void OwnTime::pause() {
 }
 void OwnTime::go_on() { since = clock_of(CLOCK_MONOTONIC); }
 
-void told_work(const char* name, WorkKind kind, Precision precision, double flops, double bytes, uint32_t count, uint64_t stream) {
+// For kernels that no operator launches: compiled ones. `bytes` is what their arguments have, and what they write.
+EXPORTED void vl_work(const char* name, int kind, int precision, double flops, double bytes, uint32_t count, uint64_t stream) {
   if (!is_recorded()) return;
   Work work{};
-  work.kind = kind;
-  work.precision = precision;
+  work.kind = static_cast<WorkKind>(kind);
+  work.precision = static_cast<Precision>(precision);
   work.flops = flops;
   work.bytes = bytes;
   work.launches = count;
@@ -363,15 +365,16 @@ void told_work(const char* name, WorkKind kind, Precision precision, double flop
   keep(work, operator_number(name));
 }
 
-void begin_graph(uint64_t graph) {
+// Until its end what is recorded belongs to the CUDA graph, and to each of its replays.
+EXPORTED void vl_begin_graph(uint64_t graph) {
   const std::lock_guard<std::mutex> lock(work_mutex);
   graphs[graph].clear();
   capturing = graph;
 }
 
-void end_graph() { capturing = 0; }
+EXPORTED void vl_end_graph() { capturing = 0; }
 
-void replay_graph(uint64_t graph) {
+EXPORTED void vl_replay_graph(uint64_t graph) {
   if (!is_recorded()) return;
   const bool written = is_written();
   uint64_t host = host_time();
@@ -396,9 +399,7 @@ WorkOf::WorkOf(const c10::FunctionSchema& schema, bool overwrites)
   kind = is.kind;
   direction = is.direction;
   is_library = kind == WorkKind::kMatmul || kind == WorkKind::kAttention || kind == WorkKind::kAttentionBackward ||
-               kind == WorkKind::kConvolution || kind == WorkKind::kRecurrent || is_batch_norm(name) ||
-               is_one_of(name, {"_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl", "_thnn_fused_gru_cell",
-                                "_thnn_fused_gru_cell_backward"});
+               kind == WorkKind::kConvolution || kind == WorkKind::kRecurrent || is_batch_norm(name) || begins_with(name, "_thnn_fused_");
 }
 
 WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torch::jit::Stack& stack) : of(of), op(op), is_on(is_recorded()) {
@@ -484,11 +485,7 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
       const Tensor query = tensor(first), key = tensor(first + 1);
       if (!query.defined() || !key.defined() || query.dim() < 3) break;
       // By position and head where a library takes them so, else by head and position.
-      const bool by_head = is_one_of(of.name, {"_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
-                                               "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",
-                                               "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward",
-                                               "_scaled_dot_product_attention_math", "_cudnn_attention_forward",
-                                               "_cudnn_attention_backward"});
+      const bool by_head = begins_with(of.name, "_scaled_dot_product_") || begins_with(of.name, "_cudnn_attention_");
       const IValue* longest = named("max_k");
       double keys = query.dim() == 4 ? static_cast<double>(key.size(by_head ? 2 : 1)) : 0;
       if (query.dim() == 3) keys = longest && longest->isInt() ? static_cast<double>(longest->toInt()) : static_cast<double>(key.size(0));

@@ -1,13 +1,14 @@
 // What the operators of a step have for the GPU to do: the file `work` of a process's folder, beside those of recorder.h.
 //
 // A header of 64 bytes (kWorkMagic, bytes of a record; zeros), then records of type Work in the order in which kernels were launched. Told of
-// the first steps only, and written at the end of each; src/rehearse/src/capture/work.rs reads it.
+// the first steps only, and written at the end of each; src/rehearse/src/capture/work.rs reads it and says what each field means.
 #pragma once
 #include "recorder.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <time.h>
 
 #include <vector>
 
@@ -54,30 +55,18 @@ struct Work {
   WorkKind kind;
   Precision precision;
   Phase phase;
-  // The host waited for the device before it (kWaitedBefore), and waits until it is done (kWaitsAfter). A convolution whose library takes
-  // its tensors to channels last first, and the result back (kChangesLayout). Launched by a CUDA graph's replay, which another record
-  // stands for on the host (kOfGraph). A convolution of tensors that are channels last, a transposed one, and one of three
-  // dimensions.
   uint8_t flags;
   uint16_t device;
-  // Of a product's leading dimensions in elements: 8 and more are 8; 0 of anything else.
   uint16_t alignment;
   uint32_t step;
   uint32_t launches;
   double flops;
-  // What must be read and written once.
   double bytes;
-  // Of a product, and of a convolution as a product. Of attention queries, keys, size of a head, and heads of all sequences; of a recurrent
-  // layer rows of a step, gates' outputs, hidden size, and steps; m of a norm or softmax are its blocks of threads, and of a copy 1 where the
-  // host's memory is pinned.
   uint32_t m, n, k, batch;
   uint64_t stream;
   uint32_t stack, origin, module, operator_;
-  // Processor time of this thread since its last record, without what the rehearsal itself took.
   uint64_t host_nanoseconds;
-  // Of a convolution; of a recurrent layer its layers and directions.
   uint32_t groups;
-  // Of a convolution: elements of a filter in one channel.
   uint16_t taps;
   uint8_t direction;
   uint8_t stride;
@@ -90,15 +79,10 @@ void flush_work();
 // A process that was forked writes nothing.
 void leave_work();
 void begin_pass_of_work(bool generation);
+// Nanoseconds of a clock.
+uint64_t clock_of(clockid_t which);
 // Time that a real run would not take: of this thread, in nanoseconds.
 void own_time(uint64_t nanoseconds);
-// For kernels that no operator launches: compiled ones. `bytes` is what their arguments have, and what they write.
-void told_work(const char* name, WorkKind kind, Precision precision, double flops, double bytes, uint32_t launches, uint64_t stream);
-
-// Until `end_graph` what is recorded belongs to the CUDA graph, and to each of its replays.
-void begin_graph(uint64_t graph);
-void end_graph();
-void replay_graph(uint64_t graph);
 
 // The script's clocks: what they were not told of yet, processor time of this thread since its last record, and whether it has waited for the
 // device since. `follow_clock` has everything told from then on.
@@ -109,8 +93,7 @@ bool has_waited();
 // Predicted seconds since the clock began: the host's, or, at an event of a stream, when the device comes to it. -1 where nobody predicts. The
 // script has slept for `idle` seconds meanwhile.
 double read_clock(const uint64_t* stream, double idle);
-// Whom to ask; a process that was forked asks nobody.
-void open_clock(const char* name);
+// A process that was forked asks nobody.
 void leave_clock();
 
 // Adds its life to the rehearsal's own time; what of it is the script's is taken out by `pause`.

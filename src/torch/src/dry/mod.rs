@@ -36,8 +36,8 @@
 //! after each phase and at each peak for torchvision's ResNets, but for named terms.
 
 use crate::native::dry as native;
-use crate::{Backend, Memory, MemoryFile, NativeError, caching_allocator};
-use anyhow::{Context, Result, bail, ensure};
+use crate::{Backend, Memory, MemoryFile, caching_allocator};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use sim::cards::{self, Card};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -72,9 +72,6 @@ pub fn prepare(command: &mut Command, card: impl Into<Card>) -> Result<()> {
 }
 
 /// As [`prepare`], for a command of Python, which then finds the kernels of [`Dry`] by `VRAMLAB_DRY_BACKEND`.
-///
-/// # Errors
-/// As for [`prepare`].
 pub fn prepare_python(command: &mut Command, card: impl Into<Card>) -> Result<()> {
     static BACKEND: OnceLock<MemoryFile> = OnceLock::new();
     let backend = MemoryFile::once(&BACKEND, "vramlab-dry-backend", native::BACKEND).context(KEEPING)?;
@@ -104,7 +101,7 @@ impl Dry {
     pub fn open() -> Result<Dry> {
         ensure!(is_built(), NOT_BUILT);
         let backend = MemoryFile::new("vramlab-dry-backend", native::BACKEND).context(KEEPING)?;
-        native::open(&backend.path()).map_err(|e| NativeError(format!("the simulated GPU cannot be opened: {e}")))?;
+        native::open(&backend.path()).map_err(|e| anyhow!("the simulated GPU cannot be opened: {e}"))?;
         OPENED.store(true, Ordering::Release);
         Ok(Dry(()))
     }
@@ -120,11 +117,11 @@ impl Backend for Dry {
     }
 
     fn reset_peaks(&self) -> Result<()> {
-        Ok(crate::reset_cuda_peaks(0)?)
+        crate::reset_cuda_peaks(0)
     }
 
     fn clear_workspaces(&self) -> Result<()> {
-        Ok(crate::clear_cuda_workspaces()?)
+        crate::clear_cuda_workspaces()
     }
 
     fn time(&self, _: &mut dyn FnMut() -> Result<()>) -> Result<f64> {

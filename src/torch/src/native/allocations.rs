@@ -1,6 +1,7 @@
 //! The safe wrapper of `allocations.cpp`: every allocation of a device and its end, in order.
 
-use super::{Message, NativeError, checked};
+use super::{Message, checked};
+use anyhow::{Result, bail};
 use sim::trace::{Event, RECORD};
 use std::ffi::c_void;
 use tch::Device;
@@ -18,11 +19,11 @@ unsafe extern "C" {
 ///
 /// # Errors
 /// A device without such an allocator; CUDA's is not in this process, or is one (`backend:cudaMallocAsync`) that tells nothing.
-pub fn record(device: Device) -> Result<(), NativeError> {
+pub fn record(device: Device) -> Result<()> {
     let device = match device {
         Device::Cpu => -1,
-        Device::Cuda(index) => i32::try_from(index).map_err(|e| NativeError(e.to_string()))?,
-        other => return Err(NativeError(format!("allocations on {other:?} cannot be recorded"))),
+        Device::Cuda(index) => i32::try_from(index)?,
+        other => bail!("allocations on {other:?} cannot be recorded"),
     };
     // SAFETY: no pointers.
     checked(unsafe { vl_allocations_record(device) })

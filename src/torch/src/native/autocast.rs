@@ -1,6 +1,7 @@
 //! Autocast for any device and data type: tch's own covers CUDA with fp16 only, and stays on after a panic.
 
-use super::{Message, NativeError, checked};
+use super::{Message, checked};
+use anyhow::{Result, bail};
 use tch::{Device, Kind};
 
 unsafe extern "C" {
@@ -28,18 +29,18 @@ impl Drop for AutocastRegion {
 ///
 /// # Errors
 /// A device or kind that has no autocast.
-pub fn autocast<T>(device: Device, kind: Kind, body: impl FnOnce() -> T) -> Result<T, NativeError> {
+pub fn autocast<T>(device: Device, kind: Kind, body: impl FnOnce() -> T) -> Result<T> {
     let device = match device {
         Device::Cpu => 0,
         Device::Cuda(_) => 1,
-        other => return Err(NativeError(format!("{other:?} has no autocast here"))),
+        other => bail!("{other:?} has no autocast here"),
     };
     // c10::ScalarType's numbers, which are stable: serialised models hold them.
     let dtype = match kind {
         Kind::Float => return Ok(body()),
         Kind::Half => 5,
         Kind::BFloat16 => 15,
-        other => return Err(NativeError(format!("autocast casts to Half or BFloat16, not to {other:?}"))),
+        other => bail!("autocast casts to Half or BFloat16, not to {other:?}"),
     };
     let (mut enabled, mut before) = (0, 0);
     // SAFETY: writes the two values that it is given pointers to.
@@ -61,7 +62,7 @@ mod tests {
     #[test]
     fn casts_inside_and_not_outside_nor_after_a_panic() {
         for kind in [Kind::BFloat16, Kind::Half, Kind::Float] {
-            assert_eq!(autocast(Device::Cpu, kind, product_kind), Ok(kind));
+            assert_eq!(autocast(Device::Cpu, kind, product_kind).unwrap(), kind);
             assert_eq!(product_kind(), Kind::Float);
         }
         let panicked = std::panic::catch_unwind(|| autocast(Device::Cpu, Kind::BFloat16, || panic!("on purpose")));

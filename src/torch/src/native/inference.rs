@@ -5,12 +5,10 @@
 //! each operation is a little cheaper, and the results can never become part of a graph: autograd raises where one would be saved for a
 //! backward pass, or is written to in place outside.
 
-use super::{Message, NativeError, checked};
+use super::{Message, checked};
+use anyhow::Result;
 
-#[repr(C)]
-struct RawRegion {
-    _opaque: [u8; 0],
-}
+type RawRegion = std::ffi::c_void;
 
 unsafe extern "C" {
     fn vl_inference_enter(out: *mut *mut RawRegion) -> Message;
@@ -28,10 +26,7 @@ impl Drop for InferenceRegion {
 }
 
 /// Runs `body` in inference mode, in which gradients are off. It ends with `body`, also by a panic; what was set before comes back.
-///
-/// # Errors
-/// libtorch's message.
-pub fn inference_mode<T>(body: impl FnOnce() -> T) -> Result<T, NativeError> {
+pub fn inference_mode<T>(body: impl FnOnce() -> T) -> Result<T> {
     let mut region = std::ptr::null_mut();
     // SAFETY: the function writes an owned pointer where it succeeds, and nothing where it fails.
     checked(unsafe { vl_inference_enter(&mut region) })?;
@@ -67,7 +62,7 @@ mod tests {
     #[test]
     fn it_is_this_threads_alone_and_ends_by_a_panic_too() {
         let both = inference_mode(|| (records(), std::thread::spawn(records).join().unwrap()));
-        assert_eq!(both, Ok((false, true)));
+        assert_eq!(both.unwrap(), (false, true));
         let panicked = std::panic::catch_unwind(|| inference_mode(|| panic!("on purpose")));
         assert!(panicked.is_err() && records());
     }

@@ -22,9 +22,6 @@ impl MemoryFile {
     }
 
     /// The file of a place, made there when it is first asked for.
-    ///
-    /// # Errors
-    /// As for [`MemoryFile::new`].
     pub fn once<'a>(place: &'a OnceLock<MemoryFile>, name: &str, contents: &[u8]) -> std::io::Result<&'a MemoryFile> {
         match place.get() {
             Some(file) => Ok(file),

@@ -21,28 +21,13 @@ pub use meter::{CpuMemory, cpu_memory, limit_cpu_memory, reset_cpu_peak, use_cpu
 pub use process::{Forked, end_process, fork_process};
 pub use settings::settings;
 
+use anyhow::{Error, Result};
 use std::ffi::{CStr, c_char, c_void};
-use std::fmt;
 use std::path::PathBuf;
-
-/// What libtorch said when it refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NativeError(pub String);
-
-impl fmt::Display for NativeError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for NativeError {}
 
 type Message = *mut c_char;
 
-#[repr(C)]
-pub(crate) struct RawCudaEvent {
-    _opaque: [u8; 0],
-}
+type RawCudaEvent = c_void;
 
 unsafe extern "C" {
     fn vl_free_message(message: Message);
@@ -62,7 +47,7 @@ unsafe extern "C" {
 }
 
 /// Turns a message of the shim into a result and frees it.
-fn checked(message: Message) -> Result<(), NativeError> {
+fn checked(message: Message) -> Result<()> {
     if message.is_null() {
         return Ok(());
     }
@@ -70,7 +55,7 @@ fn checked(message: Message) -> Result<(), NativeError> {
     let text = unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned();
     // SAFETY: it came from strdup and is freed once.
     unsafe { vl_free_message(message) };
-    Err(NativeError(text))
+    Err(Error::msg(text))
 }
 
 /// Version of the libtorch whose headers the shim was compiled with, without the build suffix: `2.11.0`.
@@ -93,7 +78,7 @@ pub fn loaded_library() -> Option<PathBuf> {
 ///
 /// # Errors
 /// The dynamic loader's message, where this libtorch has no CUDA or a library of it is missing.
-pub fn load_cuda() -> Result<(), NativeError> {
+pub fn load_cuda() -> Result<()> {
     // SAFETY: no arguments; the message is freed by `checked`.
     checked(unsafe { vl_load_cuda() })
 }
@@ -119,7 +104,7 @@ pub struct CudaMemory {
 ///
 /// # Errors
 /// CUDA is not initialised (allocate a tensor first), or the device does not exist.
-pub fn cuda_memory(device: i32) -> Result<CudaMemory, NativeError> {
+pub fn cuda_memory(device: i32) -> Result<CudaMemory> {
     let mut memory = CudaMemory::default();
     // SAFETY: the function writes eleven values, in the order of the struct's.
     checked(unsafe { vl_cuda_meter_read(device, &mut memory) })?;
@@ -127,28 +112,19 @@ pub fn cuda_memory(device: i32) -> Result<CudaMemory, NativeError> {
 }
 
 /// Sets a CUDA device's peaks to its current values.
-///
-/// # Errors
-/// As for [`cuda_memory`].
-pub fn reset_cuda_peaks(device: i32) -> Result<(), NativeError> {
+pub fn reset_cuda_peaks(device: i32) -> Result<()> {
     // SAFETY: no pointers.
     checked(unsafe { vl_cuda_reset_peaks(device) })
 }
 
 /// Gives the caching allocator's unused segments back to the device.
-///
-/// # Errors
-/// As for [`cuda_memory`].
-pub fn empty_cuda_cache() -> Result<(), NativeError> {
+pub fn empty_cuda_cache() -> Result<()> {
     // SAFETY: no pointers.
     checked(unsafe { vl_cuda_empty_cache() })
 }
 
 /// Gives back the workspaces that cuBLAS keeps for each thread and stream that has multiplied; the next product takes a new one.
-///
-/// # Errors
-/// As for [`cuda_memory`].
-pub fn clear_cuda_workspaces() -> Result<(), NativeError> {
+pub fn clear_cuda_workspaces() -> Result<()> {
     // SAFETY: no pointers.
     checked(unsafe { vl_cuda_clear_workspaces() })
 }
@@ -162,9 +138,9 @@ impl OutsideMemory {
     ///
     /// # Errors
     /// There is not so much; this process has no CUDA runtime.
-    pub fn take(bytes: u64) -> Result<OutsideMemory, NativeError> {
+    pub fn take(bytes: u64) -> Result<OutsideMemory> {
         let mut memory = std::ptr::null_mut();
-        let bytes = i64::try_from(bytes).map_err(|e| NativeError(e.to_string()))?;
+        let bytes = i64::try_from(bytes)?;
         // SAFETY: the function writes an owned pointer where it succeeds, and nothing where it fails.
         checked(unsafe { vl_outside_allocate(bytes, &mut memory) })?;
         Ok(OutsideMemory(memory))
@@ -184,10 +160,7 @@ pub struct CudaEvent(*mut RawCudaEvent);
 
 impl CudaEvent {
     /// Records an event in the current stream.
-    ///
-    /// # Errors
-    /// CUDA's message.
-    pub fn record(device: i32) -> Result<CudaEvent, NativeError> {
+    pub fn record(device: i32) -> Result<CudaEvent> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the function writes an owned event where it succeeds, and nothing where it fails.
         checked(unsafe { vl_event_record(device, &mut raw) })?;
@@ -198,7 +171,7 @@ impl CudaEvent {
     ///
     /// # Errors
     /// CUDA's message; errors of kernels in between show here.
-    pub fn seconds_until(&self, end: &CudaEvent) -> Result<f64, NativeError> {
+    pub fn seconds_until(&self, end: &CudaEvent) -> Result<f64> {
         let mut milliseconds = 0.0;
         // SAFETY: both events are alive and owned.
         checked(unsafe { vl_event_elapsed(self.0, end.0, &mut milliseconds) })?;

@@ -1,6 +1,7 @@
 //! The safe wrapper of `settings.cpp`: what is set in libtorch that changes figures.
 
-use super::{Message, NativeError, checked};
+use super::{Message, checked};
+use anyhow::Result;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
 
@@ -14,7 +15,7 @@ unsafe extern "C" {
 ///
 /// # Errors
 /// libtorch's message, where its state is inconsistent.
-pub fn settings() -> Result<BTreeMap<String, String>, NativeError> {
+pub fn settings() -> Result<BTreeMap<String, String>> {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     // SAFETY: `keep` only runs during the call, while `found` is borrowed by nothing else.
     checked(unsafe { vl_settings((&raw mut found).cast(), keep) })?;

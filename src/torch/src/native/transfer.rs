@@ -3,7 +3,8 @@
 
 pub use super::CudaEvent;
 
-use super::{Message, NativeError, RawCudaEvent, checked};
+use super::{Message, RawCudaEvent, checked};
+use anyhow::{Result, bail, ensure};
 use std::marker::PhantomData;
 use tch::{Device, Kind, Tensor};
 use torch_sys::C_tensor;
@@ -35,7 +36,7 @@ impl Stream {
     ///
     /// # Errors
     /// The device is no CUDA device, or this process has none.
-    pub fn current(device: Device) -> Result<Stream, NativeError> {
+    pub fn current(device: Device) -> Result<Stream> {
         let (device, mut id) = (index(device)?, 0);
         // SAFETY: the function writes one value.
         checked(unsafe { vl_stream_current(device, &mut id) })?;
@@ -44,10 +45,7 @@ impl Stream {
 
     /// Another stream than the one that work is launched on by default, from libtorch's pool of 32 for each device, which it hands out in
     /// turns.
-    ///
-    /// # Errors
-    /// As for [`Stream::current`].
-    pub fn side(device: Device) -> Result<Stream, NativeError> {
+    pub fn side(device: Device) -> Result<Stream> {
         let (device, mut id) = (index(device)?, 0);
         // SAFETY: the function writes one value.
         checked(unsafe { vl_stream_from_pool(device, &mut id) })?;
@@ -60,10 +58,7 @@ impl Stream {
 
     /// Has this thread launch its work for the device on this stream until the guard is dropped, also by a panic. Memory that tensors take
     /// meanwhile belongs to this stream. Guards nest, and must end in the reverse order of their beginning.
-    ///
-    /// # Errors
-    /// libtorch's message.
-    pub fn enter(self) -> Result<OnStream, NativeError> {
+    pub fn enter(self) -> Result<OnStream> {
         let mut before = 0;
         // SAFETY: the function writes one value.
         checked(unsafe { vl_stream_exchange(self.device, self.id, &mut before) })?;
@@ -71,20 +66,14 @@ impl Stream {
     }
 
     /// Has what is launched on this stream from now on wait for an event; the calling thread goes on at once.
-    ///
-    /// # Errors
-    /// CUDA's message.
-    pub fn wait(self, event: &CudaEvent) -> Result<(), NativeError> {
+    pub fn wait(self, event: &CudaEvent) -> Result<()> {
         // SAFETY: the event is alive.
         checked(unsafe { vl_stream_wait(self.device, self.id, event.0) })
     }
 
     /// An event that passes when all that this stream has been given so far is done. It takes no time; see [`CudaEvent::record`] for one that
     /// does.
-    ///
-    /// # Errors
-    /// CUDA's message.
-    pub fn event(self) -> Result<CudaEvent, NativeError> {
+    pub fn event(self) -> Result<CudaEvent> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the function writes an owned event where it succeeds, and nothing where it fails.
         checked(unsafe { vl_event_record_on(self.device, self.id, &mut raw) })?;
@@ -95,7 +84,7 @@ impl Stream {
     ///
     /// # Errors
     /// CUDA's message; errors of kernels show here.
-    pub fn synchronize(self) -> Result<(), NativeError> {
+    pub fn synchronize(self) -> Result<()> {
         // SAFETY: no pointers.
         checked(unsafe { vl_stream_synchronize(self.device, self.id) })
     }
@@ -122,21 +111,19 @@ impl CudaEvent {
     ///
     /// # Errors
     /// CUDA's message; errors of kernels before it show here.
-    pub fn synchronize(&self) -> Result<(), NativeError> {
+    pub fn synchronize(&self) -> Result<()> {
         // SAFETY: the event is alive.
         checked(unsafe { vl_event_synchronize(self.0) })
     }
 }
 
 /// Index of a CUDA device that this process has.
-fn index(device: Device) -> Result<i32, NativeError> {
+fn index(device: Device) -> Result<i32> {
     let Device::Cuda(index) = device else {
-        return Err(NativeError(format!("{device:?} has no streams; CUDA devices have")));
+        bail!("{device:?} has no streams; CUDA devices have");
     };
-    if !has_cuda_device() {
-        return Err(NativeError("there is no CUDA device in this process, so there are no streams".to_string()));
-    }
-    i32::try_from(index).map_err(|e| NativeError(e.to_string()))
+    ensure!(has_cuda_device(), "there is no CUDA device in this process, so there are no streams");
+    Ok(i32::try_from(index)?)
 }
 
 /// Whether this process has opened a CUDA device, real or simulated.
@@ -149,13 +136,11 @@ fn has_cuda_device() -> bool {
 ///
 /// # Errors
 /// There is no CUDA device; the memory cannot be locked.
-pub fn pinned(size: &[i64], kind: Kind) -> Result<Tensor, NativeError> {
-    if !has_cuda_device() {
-        return Err(NativeError(
-            "pinned memory is locked by a GPU's driver for that GPU, and there is no CUDA device in this process: leave pinning off"
-                .to_string(),
-        ));
-    }
+pub fn pinned(size: &[i64], kind: Kind) -> Result<Tensor> {
+    ensure!(
+        has_cuda_device(),
+        "pinned memory is locked by a GPU's driver for that GPU, and there is no CUDA device in this process: leave pinning off"
+    );
     let like = Tensor::empty([0], (kind, Device::Cpu));
     let mut raw = std::ptr::null_mut();
     // SAFETY: sizes and `like` outlive the call; the function writes an owned tensor where it succeeds.
@@ -181,7 +166,7 @@ pub struct HostMemory {
 ///
 /// # Errors
 /// No CUDA device has been opened in this process.
-pub fn host_memory() -> Result<HostMemory, NativeError> {
+pub fn host_memory() -> Result<HostMemory> {
     let mut memory = HostMemory::default();
     // SAFETY: the function writes four values, in the order of the struct's.
     checked(unsafe { vl_host_memory_read(&mut memory) })?;
@@ -191,23 +176,16 @@ pub fn host_memory() -> Result<HostMemory, NativeError> {
 /// Copies `from` into `to`, of the same shape, without a gradient. `non_blocking` says that the calling thread need not wait for the end
 /// of a copy between pinned memory and a device: it goes on, and **who reads a host tensor or refills one before the copy is done gets or
 /// sends other values, and nobody says so**. A copy from or to pageable memory waits all the same.
-///
-/// # Errors
-/// libtorch's message.
-pub fn copy(to: &mut Tensor, from: &Tensor, non_blocking: bool) -> Result<(), NativeError> {
+pub fn copy(to: &mut Tensor, from: &Tensor, non_blocking: bool) -> Result<()> {
     // SAFETY: both tensors are alive.
     checked(unsafe { vl_copy(to.as_ptr(), from.as_ptr(), non_blocking.into()) })
 }
 
 /// Says that a stream uses a tensor that was allocated on another one: the caching allocator then gives its memory to nobody before what
 /// the stream has been given until the tensor is freed is done. Without it memory of a side stream is reused under the reader's hands.
-///
-/// # Errors
-/// libtorch's message.
-pub fn record_stream(tensor: &Tensor, stream: Stream) -> Result<(), NativeError> {
-    if tensor.device() != stream.device() {
-        return Err(NativeError(format!("a tensor on {:?} is not used by a stream of {:?}", tensor.device(), stream.device())));
-    }
+pub fn record_stream(tensor: &Tensor, stream: Stream) -> Result<()> {
+    let (of, on) = (tensor.device(), stream.device());
+    ensure!(of == on, "a tensor on {of:?} is not used by a stream of {on:?}");
     // SAFETY: the tensor is alive.
     checked(unsafe { vl_record_stream(tensor.as_ptr(), stream.device, stream.id) })
 }

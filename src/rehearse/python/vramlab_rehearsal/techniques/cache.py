@@ -4,11 +4,10 @@ static-cache (cache): room for all tokens is taken at once, so that nothing is c
 """
 
 import functools
-import importlib.util
 
 from ..guard import instead
 from ..imports import when_imported
-from .shared.technique import Technique, technique
+from .shared.technique import Technique, is_installed, technique
 
 
 @technique
@@ -20,7 +19,7 @@ class Cache(Technique):
     def follow(self, module):
         kind = self.name.removesuffix("-cache")
         # quanto compiles its kernels with nvcc.
-        backend = next((name for name, package in (("hqq", "hqq"), ("quanto", "optimum.quanto")) if _is_installed(package)), None)
+        backend = next((name for name, package in (("hqq", "hqq"), ("quanto", "optimum.quanto")) if is_installed(package)), None)
         if kind == "quantized" and backend is None:
             self.refuse("neither hqq nor optimum-quanto is installed")
         wanted = {"cache_implementation": kind}
@@ -44,10 +43,3 @@ class Cache(Technique):
         text = ", ".join(f"{name}={value!r}" for name, value in wanted.items()).replace("'", '"')
         change = "keys and values rounded to 4 bits" if "cache_config" in wanted else ""
         return self.applied(f"model.generate(..., {text})", change)
-
-
-def _is_installed(package):
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:
-        return False

@@ -2,8 +2,6 @@
 memory-budget (compiling): the same, with half of the activations that the compiled model would keep by default
 """
 
-import importlib.util
-
 from .. import compiling
 from ..session import settings
 from .shared.technique import Technique, technique, uses_trainer
@@ -15,8 +13,7 @@ class Compile(Technique):
         self.refused("the script runs no module but what it compiles itself")
         if settings.eager:
             self.refuse("--eager turns torch.compile off")
-        if importlib.util.find_spec("triton") is None:
-            self.refuse("triton, in which torch.compile writes its kernels, is not installed")
+        self.needs("triton", ", in which torch.compile writes its kernels,")
         compiling.when_it_fails.append(lambda why: self.refused(f"torch.compile fails: {why}"))
         self.at_first_forward(self.first)
 

@@ -1,6 +1,6 @@
 """8-bit-torchao, 8-bit-bitsandbytes (update): Adam or AdamW with 8 bits for each moment, where the library is installed"""
 
-import importlib.util
+import importlib
 
 from .shared.optimizers import Instead
 from .shared.technique import technique
@@ -14,8 +14,7 @@ class EightBit(Instead):
 
     def begin(self):
         self.package = self.name.removeprefix("8-bit-")
-        if importlib.util.find_spec(self.package) is None:
-            self.refuse(f"{self.package} is not installed")
+        self.needs(self.package)
         self.by_trainer = {"torchao": "adamw_torch_8bit", "bitsandbytes": "adamw_bnb_8bit"}[self.package]
         super().begin()
 

@@ -2,7 +2,6 @@
 qlora (what is trained): the same, with 4-bit weights in those layers (nf4 with double quantisation), if bitsandbytes is installed
 """
 
-import importlib.util
 import inspect
 
 from .shared.blocks import of_lists, repeated
@@ -47,8 +46,8 @@ def in_four_bits(blocks):
 @technique
 class LowRank(OfModel):
     def begin(self):
-        if self.name == "qlora" and importlib.util.find_spec("bitsandbytes") is None:
-            self.refuse("bitsandbytes is not installed")
+        if self.name == "qlora":
+            self.needs("bitsandbytes")
         self.optimizers = follow_optimizers(self.torch)
         super().begin()
 

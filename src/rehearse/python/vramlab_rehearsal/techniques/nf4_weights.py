@@ -1,6 +1,5 @@
 """nf4-weights (inference precision): weights of the linear layers in repeated blocks in 4 bits (nf4), where bitsandbytes is installed"""
 
-import importlib.util
 import inspect
 
 from .low_rank import in_four_bits
@@ -13,8 +12,7 @@ class FourBits(OfModel):
     nothing = "no model with parameters came by"
 
     def begin(self):
-        if importlib.util.find_spec("bitsandbytes") is None:
-            self.refuse("bitsandbytes is not installed")
+        self.needs("bitsandbytes")
         super().begin()
         self.before_backward(lambda: self.refuse("the script trains: see qlora"))
 

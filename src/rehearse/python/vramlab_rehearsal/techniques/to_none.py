@@ -1,7 +1,6 @@
 """zero-grad-to-none (gradients): gradients are dropped instead of filled with zeros"""
 
-import functools
-
+from ..guard import instead
 from .shared.technique import Technique, technique
 
 
@@ -9,13 +8,12 @@ from .shared.technique import Technique, technique
 class ToNone(Technique):
     def begin(self):
         self.refused("the script does, as PyTorch does by itself")
-        for kind in (self.torch.optim.Optimizer, self.torch.nn.Module):
-            original = kind.zero_grad
+        self.drop(self.torch.optim.Optimizer)
+        self.drop(self.torch.nn.Module)
 
-            @functools.wraps(original)
-            def zero_grad(self_, set_to_none=True, original=original):
-                if not set_to_none:
-                    self.applied("optimizer.zero_grad(set_to_none=True)", "")
-                return original(self_, set_to_none=True)
-
-            kind.zero_grad = zero_grad
+    def drop(self, kind):
+        @instead("zero_grad", kind)
+        def zero_grad(owner, set_to_none=True):
+            if not set_to_none:
+                self.applied("optimizer.zero_grad(set_to_none=True)")
+            return zero_grad.__wrapped__(owner, set_to_none=True)

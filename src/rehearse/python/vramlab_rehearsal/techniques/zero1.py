@@ -1,8 +1,8 @@
 """zero1 (cards): optimizer state in shards over `--cards N` cards (2), each with a batch of this size: `ZeroRedundancyOptimizer` beside `DistributedDataParallel`"""
 
-import functools
 import inspect
 
+from ..guard import instead
 from .shared.cards import OnCards
 from .shared.optimizers import optimizer_kinds
 from .shared.technique import technique
@@ -19,15 +19,14 @@ class ShardedState(OnCards):
         self.at_first_forward(self.replicate)
 
     def swap(self, kind):
-        original = kind.__init__
-        signature = inspect.signature(original)
+        signature = inspect.signature(kind.__init__)
 
-        @functools.wraps(original)
+        @instead("__init__", kind)
         def init(optimizer, *arguments, **more):
             if type(optimizer) is not kind:
-                return original(optimizer, *arguments, **more)
+                return init.__wrapped__(optimizer, *arguments, **more)
             # Each card's own, for its shard, is made as the script makes it.
-            kind.__init__ = original
+            kind.__init__ = init.__wrapped__
             if not self.kinds:
                 self.meet()
             self.kinds.append(kind.__name__)
@@ -37,8 +36,6 @@ class ShardedState(OnCards):
             optimizer.__class__ = ZeroRedundancyOptimizer
             optimizer.__init__(parameters, kind, **dict(options))
             kind.__init__ = init
-
-        kind.__init__ = init
 
     def replicate(self, root):
         """Gradients are averaged as DistributedDataParallel does it, with the script's module at its heart and in its place."""

@@ -51,14 +51,8 @@ extern "C" {
 __attribute__((visibility("default"))) char* vramlab_dry_open() {
   return guarded([] {
     at::globalContext().lazyInitDevice(at::kCUDA);
-    // Later registrations win, and PyTorch warns of each.
-    struct Quiet final : c10::WarningHandler {
-      void process(const c10::Warning&) override {}
-    } quiet;
-    const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
-    static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
-    vramlab::dry::register_kernels(library);
-    vramlab::dry::refuse_shapes_from_values(library);
+    const vramlab::dry::Quiet quiet{};
+    vramlab::dry::refuse_shapes_from_values(vramlab::dry::register_kernels());
     TORCH_CHECK(at::detail::getCUDAHooks().deviceCount() == 1,
                 "somebody has asked libtorch about CUDA already; a simulated GPU must be opened before");
   });

@@ -1,6 +1,7 @@
 //! The simulated GPU's libraries, which this program carries inside, and the door to them; see [`crate::dry`].
 
-use super::{NativeError, checked, vl_dry_open};
+use super::{checked, vl_dry_open};
+use anyhow::Result;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -34,8 +35,8 @@ pub fn is_built() -> bool {
 ///
 /// # Errors
 /// The process has no simulated runtime, or has a real GPU's libraries; libtorch has no CUDA half; the loader's message.
-pub fn open(backend: &Path) -> Result<(), NativeError> {
-    let path = CString::new(backend.as_os_str().as_bytes()).map_err(|e| NativeError(e.to_string()))?;
+pub fn open(backend: &Path) -> Result<()> {
+    let path = CString::new(backend.as_os_str().as_bytes())?;
     // SAFETY: the path is a C string that outlives the call.
     checked(unsafe { vl_dry_open(path.as_ptr()) })
 }

@@ -1,7 +1,7 @@
 """What techniques are made of: they say in the trace what became of them, change a model before its first forward pass, or put a region around it."""
 
 import functools
-import inspect
+import importlib.util
 import os
 import re
 import sys
@@ -11,6 +11,7 @@ import weakref
 from ... import calls
 from ...guard import instead
 from ...notes import note
+from ...passes import variables_of
 
 TECHNIQUES = {}
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
@@ -45,6 +46,10 @@ class Technique:
         """Nothing that the script does can change it."""
         self.refused(reason)
         os._exit(0)
+
+    def needs(self, package, what=""):
+        if not is_installed(package):
+            self.refuse(f"{package}{what} is not installed")
 
     def _say(self, **more):
         if self.said != more:
@@ -180,16 +185,20 @@ def variable_of(module):
         file = frame.f_code.co_filename
         if "site-packages" in file or file.startswith(_OURS):
             continue
-        variables = frame.f_locals
+        variables = dict(variables_of(frame))
         names = [name for name, value in variables.items() if value is module and not name.startswith("_")]
         own = getattr(variables.get("self"), "__dict__", {})
         names = names or [f"self.{name}" for name, value in {**own, **own.get("_modules", {})}.items() if value is module]
-        if isinstance(variables, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-            # Before Python 3.13 it is a copy that the frame keeps, and with it tensors that the script lets go of.
-            variables.clear()
         if names:
             return "model" if "model" in names else names[0]
     return "model"
+
+
+def is_installed(package):
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def uses_trainer():
