@@ -1,7 +1,7 @@
 //! Memory that grows while the script repeats something: blocks that each round makes and nothing frees.
 
 use super::place::LiveBytes;
-use crate::capture::process::{Retainer, Trace, Variable};
+use crate::capture::process::{Retainer, Trace};
 use serde::Serialize;
 use sim::trace::{Category, Kind, MemoryBlock, PassFlags};
 use std::collections::BTreeMap;
@@ -170,14 +170,13 @@ fn kept_by(trace: &Trace, blocks: &[(&MemoryBlock, String)], lines: &[LiveBytes]
         most.and_then(|(variable, _)| trace.variables.get(&variable))
     };
     let all: i64 = lines.iter().map(|line| line.bytes).sum();
-    let variables: Vec<&Variable> = lines.iter().filter(|line| line.bytes * 20 >= all).filter_map(holds).collect();
+    let variables: Vec<&Retainer> = lines.iter().filter(|line| line.bytes * 20 >= all).filter_map(holds).collect();
     let is_of_lines = |keeper: &&Retainer| variables.iter().any(|variable| variable.name == keeper.name);
     let mut keepers: Vec<Retainer> =
         trace.keepers.iter().filter(|keeper| keeper.has_graphs() || is_of_lines(keeper)).cloned().collect();
     for variable in variables {
         if keepers.iter().all(|keeper| keeper.name != variable.name) {
-            let Variable { name, file, function } = variable.clone();
-            keepers.push(Retainer { name, what: "which grows".to_string(), file, function });
+            keepers.push(Retainer { what: "which grows".to_string(), ..variable.clone() });
         }
     }
     keepers

@@ -26,7 +26,7 @@ pub use meter::meters;
 pub use out_of_memory::Caught;
 pub use passes::{Leftover, NeedlessGraphs, trains};
 pub use phases::PhaseRow;
-pub use place::{Line, LiveBytes, MOST_ROWS, module_of, moment};
+pub use place::{LiveBytes, MOST_ROWS, module_of, moment};
 pub use placeholders::{BESIDE, PlaceholderSize, PlaceholderValue, Uncounted};
 pub use process::{Failure, ProcessAnswer};
 pub use verdict::{Answer, RehearsalVerdict, SCHEMA, SimulatedGpu, answer, answers, is_near, surely};

@@ -1,7 +1,6 @@
 //! What the script read and nobody computed, and what a library allocates and nobody knows.
 
-use super::place::Line;
-use crate::capture::process::Trace;
+use crate::capture::process::{Frame, Trace};
 use base::order::{distinct, grouped};
 use serde::Serialize;
 use sim::trace::{Event, Kind};
@@ -10,7 +9,7 @@ use sim::trace::{Event, Kind};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct PlaceholderValue {
     pub operator: String,
-    pub line: Option<Line>,
+    pub line: Option<Frame>,
     pub times: usize,
     /// Where it decided a size, or is a count: elements that were taken, the least and the most, and the most that there could have been.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,7 +32,7 @@ pub const BESIDE: [&str; 2] = ["/torch/_dynamo/convert_frame.py", "/torch/_induc
 pub struct Uncounted {
     pub operator: String,
     pub library: String,
-    pub line: Option<Line>,
+    pub line: Option<Frame>,
 }
 
 pub fn placeholders(trace: &Trace) -> Vec<PlaceholderValue> {
@@ -42,7 +41,7 @@ pub fn placeholders(trace: &Trace) -> Vec<PlaceholderValue> {
         let operator = trace.operators.get(&event.operator.into()).cloned().unwrap_or_default();
         let (taken, possible) = (event.rounded, i64::try_from(event.address).unwrap_or(0));
         let size = (possible > 0).then_some(PlaceholderSize { least: taken, most: taken, possible });
-        ((operator, trace.line(event.stack).map(Line::from)), size)
+        ((operator, trace.line(event.stack).cloned()), size)
     });
     let widest = |a: PlaceholderSize, b: PlaceholderSize| PlaceholderSize {
         least: a.least.min(b.least),
@@ -62,6 +61,6 @@ pub fn uncounted(trace: &Trace) -> Vec<Uncounted> {
     distinct(trace.events.iter().filter(|event| event.kind == Kind::Alloc).filter_map(|event| {
         let library = trace.uncounted.get(&event.operator.into())?.clone();
         let operator = trace.operators.get(&event.operator.into()).cloned().unwrap_or_default();
-        Some(Uncounted { operator, library, line: trace.line(event.stack).map(Line::from) })
+        Some(Uncounted { operator, library, line: trace.line(event.stack).cloned() })
     }))
 }

@@ -155,9 +155,7 @@ struct SourcePlaces<'a> {
 impl SourcePlaces<'_> {
     fn line(&mut self, stack: u32) -> String {
         let trace = self.view.trace;
-        let line =
-            self.lines.entry(stack).or_insert_with(|| trace.line(stack).map_or(String::new(), |frame| place_of(&frame.into())));
-        line.clone()
+        self.lines.entry(stack).or_insert_with(|| trace.line(stack).map_or(String::new(), place_of)).clone()
     }
 
     /// The tensor that a block is, else what made it.

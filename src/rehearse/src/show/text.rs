@@ -432,7 +432,7 @@ fn kept(text: &mut String, trace: &Trace, device: u16) -> std::fmt::Result {
         writeln!(text, "\n  What grows: lines that made blocks all along which are still there in the end")?;
     }
     for (line, (size, count, ..)) in grows.iter().take(ROWS) {
-        writeln!(text, "    {:>10}  in {count} blocks  {}", bytes(*size), place_of(&(*line).into()))?;
+        writeln!(text, "    {:>10}  in {count} blocks  {}", bytes(*size), place_of(line))?;
     }
     Ok(())
 }

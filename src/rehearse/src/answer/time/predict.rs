@@ -6,8 +6,8 @@ use super::loading::{Loading, StepSeconds};
 use super::prices::{Cost, cost};
 use super::timeline::{Timeline, Turn, begins, steady};
 use crate::answer::passes::trains;
-use crate::answer::place::{Line, MOST_ROWS, alike};
-use crate::capture::process::Trace;
+use crate::answer::place::{MOST_ROWS, alike};
+use crate::capture::process::{Frame, Trace};
 use crate::capture::work::{Precision, Work, WorkKind};
 use base::order::grouped;
 use base::units::significant;
@@ -141,7 +141,7 @@ pub struct ModuleTime {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Span {
     pub operator: String,
-    pub line: Option<Line>,
+    pub line: Option<Frame>,
     pub module: String,
     pub card: u16,
     /// A copy that runs beside the kernels.
@@ -216,7 +216,7 @@ impl Prediction {
 pub struct KernelTime {
     pub operator: String,
     /// In a backward pass that of the forward pass.
-    pub line: Option<Line>,
+    pub line: Option<Frame>,
     pub backward: bool,
     pub seconds: f64,
     pub launches: u64,
@@ -228,7 +228,7 @@ pub struct KernelTime {
 pub struct Misaligned {
     pub size: u32,
     pub padded: u32,
-    pub line: Option<Line>,
+    pub line: Option<Frame>,
     /// What its products take in a step, and what they would take padded.
     pub seconds: f64,
     pub padded_seconds: f64,
@@ -559,8 +559,8 @@ fn spans(trace: &Trace, works: &[&Work], turns: &[Turn]) -> Vec<Span> {
 }
 
 /// The line that a work is of: in a backward pass, that of the forward pass.
-fn line_of(trace: &Trace, work: &Work) -> Option<Line> {
-    trace.line(if work.origin != 0 { work.origin } else { work.stack }).map(Line::from)
+fn line_of(trace: &Trace, work: &Work) -> Option<Frame> {
+    trace.line(if work.origin != 0 { work.origin } else { work.stack }).cloned()
 }
 
 fn kernels(trace: &Trace, works: &[&Work], taken: &[OperatorTime]) -> Vec<KernelTime> {
