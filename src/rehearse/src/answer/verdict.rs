@@ -350,16 +350,8 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     Ok(answer)
 }
 
-/// The time of a step, or why there is none.
+/// The time of a step, of the process whose steps take longest; or why there is none.
 fn predicted(run: &Capture, steps: u32) -> (Option<Prediction>, Option<String>) {
-    match time(run, steps) {
-        Ok(time) => (Some(time), None),
-        Err(why) => (None, Some(why)),
-    }
-}
-
-/// Of the process whose steps take longest.
-fn time(run: &Capture, steps: u32) -> Result<Prediction, String> {
     let predicted = |trace: &Trace| {
         let mut time = predict(trace, &run.card, steps, run.host_factor)?;
         let loading = Loading::of(trace, &run.traces, time.seconds(), (steps, run.cores));
@@ -370,7 +362,10 @@ fn time(run: &Capture, steps: u32) -> Result<Prediction, String> {
     let length = |one: &Result<Prediction, String>| one.as_ref().map_or(0.0, |time| time.step_seconds);
     // Of several that are as long the first.
     let longest = run.traces.iter().rev().map(predicted).max_by(|a, b| length(a).total_cmp(&length(b)));
-    longest.unwrap_or_else(|| Err("nothing ran on the GPU".to_string()))
+    match longest.unwrap_or_else(|| Err("nothing ran on the GPU".to_string())) {
+        Ok(time) => (Some(time), None),
+        Err(why) => (None, Some(why)),
+    }
 }
 
 /// Why nothing was seen.
