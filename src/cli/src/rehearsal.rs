@@ -11,6 +11,7 @@ use rehearse::what_if::{self, BatchFlags, Trials};
 use rehearse::{Answer, FlagTemplate, Rehearsal, RehearsalResult, RehearsalVerdict, files, preset, show};
 use serde::Serialize;
 use sim::cards::Card;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
@@ -484,10 +485,7 @@ fn first_bad(answers: &[Answer]) -> u8 {
 /// The ranks of a job that may differ: the first two, as stages of a pipeline or groups of experts part there, the middle one and the last.
 /// Prints them side by side, and the answer of the one that needs most, or failed. The exit status is the first one's that is not 0.
 fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32) -> Result<u8> {
-    let mut ranks = vec![0, 1, size / 2, size.saturating_sub(1)];
-    ranks.retain(|rank| *rank < size);
-    ranks.sort_unstable();
-    ranks.dedup();
+    let ranks: BTreeSet<u32> = [0, 1, size / 2, size.saturating_sub(1)].into_iter().filter(|rank| *rank < size).collect();
     let sent = tempfile::tempdir().context("making a folder for what ranks send each other")?;
     let mut answers = Vec::new();
     for rank in &ranks {

@@ -27,6 +27,6 @@ pub use out_of_memory::Caught;
 pub use passes::{Leftover, NeedlessGraphs, trains};
 pub use phases::PhaseRow;
 pub use place::{LiveBytes, MOST_ROWS, module_of, moment};
-pub use placeholders::{BESIDE, PlaceholderSize, PlaceholderValue, Uncounted};
+pub use placeholders::{PlaceholderSize, PlaceholderValue, Uncounted, may_decide};
 pub use process::{Failure, ProcessAnswer};
 pub use verdict::{Answer, RehearsalVerdict, SCHEMA, SimulatedGpu, answer, answers, is_near, surely};

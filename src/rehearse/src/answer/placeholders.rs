@@ -24,8 +24,11 @@ pub struct PlaceholderSize {
     pub possible: i64,
 }
 
-/// No decision of the script hangs on what these read: Dynamo prints what it guards, Inductor keeps what it tunes with.
-pub const BESIDE: [&str; 2] = ["/torch/_dynamo/convert_frame.py", "/torch/_inductor/runtime/triton_heuristics.py"];
+/// Whether a decision of the script may hang on what is read there: Dynamo prints what it guards, Inductor keeps what it tunes with.
+pub fn may_decide(trace: &Trace, stack: u32) -> bool {
+    const BESIDE: [&str; 2] = ["/torch/_dynamo/convert_frame.py", "/torch/_inductor/runtime/triton_heuristics.py"];
+    !trace.stack(stack).any(|frame| BESIDE.iter().any(|file| frame.file.ends_with(file)))
+}
 
 /// An operator whose library takes memory of its own that nobody knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -36,8 +39,8 @@ pub struct Uncounted {
 }
 
 pub fn placeholders(trace: &Trace) -> Vec<PlaceholderValue> {
-    let decides = |event: &&Event| !trace.stack(event.stack).any(|frame| BESIDE.iter().any(|file| frame.file.ends_with(file)));
-    let read = trace.events.iter().filter(|event| event.kind == Kind::Placeholder).filter(decides).map(|event| {
+    let decides = |event: &&Event| event.kind == Kind::Placeholder && may_decide(trace, event.stack);
+    let read = trace.events.iter().filter(decides).map(|event| {
         let operator = trace.operators.get(&event.operator.into()).cloned().unwrap_or_default();
         let (taken, possible) = (event.rounded, i64::try_from(event.address).unwrap_or(0));
         let size = (possible > 0).then_some(PlaceholderSize { least: taken, most: taken, possible });

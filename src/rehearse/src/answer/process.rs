@@ -12,6 +12,7 @@ use crate::capture::plain::on_one_line;
 use crate::capture::process::{Exception, Frame, PlaceholderBranch, SkippedCode, Trace, line_number};
 use serde::Serialize;
 use sim::trace::{Event, Kind, MemoryBlock, blocks};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// One process on one card.
@@ -79,12 +80,10 @@ pub struct Failure {
 pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer> {
     let mut blocks = blocks(&trace.events);
     name_autocast_copies(trace, &mut blocks);
-    let mut devices: Vec<u16> =
+    let mut devices: BTreeSet<u16> =
         trace.events.iter().filter(|e| matches!(e.kind, Kind::Alloc | Kind::OutOfMemory)).map(|e| e.device).collect();
-    devices.sort_unstable();
-    devices.dedup();
     if devices.is_empty() && trace.exception.is_some() {
-        devices.push(0);
+        devices.insert(0);
     }
     devices.into_iter().map(|device| on_device(trace, &blocks, device, command_failed)).collect()
 }

@@ -15,7 +15,7 @@ use crate::capture::session::{Capture, Found, Needs, OtherValues, ScriptFailed, 
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 use sim::cards::Card;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 
 /// Whether the script can run on the card.
@@ -412,10 +412,7 @@ fn device_flags(command: &[String]) -> String {
             ["device", "gpu", "gpus", "cuda", "accelerator"].iter().any(|of| flag.split(['-', '_']).any(|part| part == *of))
         })
     };
-    let mut flags: Vec<&str> = words.filter(is_device).collect();
-    flags.sort_unstable();
-    flags.dedup();
-    match flags.as_slice() {
+    match Vec::from_iter(words.filter(is_device).collect::<BTreeSet<&str>>()).as_slice() {
         [] => ": have it put its model and batches there, as with .to(\"cuda\"), or set its flag or setting for the device, as in --device cuda".to_string(),
         flags => format!("; it has {}: set that, as in --device cuda", flags.join(", ")),
     }

@@ -159,7 +159,7 @@ impl Work {
         if bytes.len() < HEADER {
             return Ok(Vec::new());
         }
-        let (magic, record) = (&bytes[..MAGIC.len()], u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]));
+        let (magic, record) = (&bytes[..MAGIC.len()], u32::from_le_bytes(field(&bytes, 8)));
         ensure!(
             magic == MAGIC && record == RECORD as u32,
             "{} was written by another version of vramlab ({}, records of {record} bytes; this one reads {}, {RECORD} bytes), so that no \

@@ -1,6 +1,6 @@
 //! The answer on the terminal.
 
-use super::words::{self, bytes, others_said, place_of, place_or_not, row, share_of, short, streams_said};
+use super::words::{self, bytes, others_said, place_of, place_or_not, row, share_of, short, streams_said, written};
 use super::{cards, time};
 use crate::answer::{
     Answer, BlockGroup, Caught, Failure, HostMemory, Leftover, LiveBytes, NeedlessGraphs, OnCard, PlaceholderSize,
@@ -20,13 +20,6 @@ use std::fmt::Write;
 /// The whole answer, each line ended.
 pub fn answer(answer: &Answer) -> String {
     written(|text| write_answer(text, answer))
-}
-
-/// Writing into a string cannot fail.
-fn written(write: impl FnOnce(&mut String) -> std::fmt::Result) -> String {
-    let mut text = String::new();
-    let _ = write(&mut text);
-    text
 }
 
 /// For a terminal of so many columns: lines that are longer go on below, a little further in.

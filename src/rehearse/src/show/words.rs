@@ -7,6 +7,13 @@ use base::units::Bytes;
 use std::fmt::Write;
 use std::path::Path;
 
+/// What is written, as a text. Writing into one cannot fail.
+pub fn written(write: impl FnOnce(&mut String) -> std::fmt::Result) -> String {
+    let mut text = String::new();
+    let _ = write(&mut text);
+    text
+}
+
 pub fn bytes(value: i64) -> String {
     Bytes(value.unsigned_abs()).to_string()
 }
