@@ -149,9 +149,6 @@ impl Capture {
     }
 
     /// Adds what processes wrote into the folder.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub fn of_session(mut self) -> Result<Capture> {
         let session = &self.folder;
         self.occupancy = Occupancy::of_session(session);

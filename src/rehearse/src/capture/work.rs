@@ -146,9 +146,6 @@ impl Work {
     }
 
     /// What a process's folder holds of it; nothing where CUDA never came up.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is none of this version's.
     pub fn of_folder(folder: &Path) -> Result<Vec<Work>> {
         let path = folder.join("work");
         if !path.exists() {

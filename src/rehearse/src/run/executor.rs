@@ -199,9 +199,6 @@ impl Rehearsal {
     }
 
     /// Runs the command, and gives what it left, whose files are there as long as the session is.
-    ///
-    /// # Errors
-    /// It cannot be started, or what it left cannot be read.
     pub(crate) fn run(&self, output: Output) -> Result<(Capture, Option<Session>)> {
         self.executor.run(self, output)
     }

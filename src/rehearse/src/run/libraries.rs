@@ -100,9 +100,6 @@ impl Libraries {
 }
 
 /// Fills the folders on first use, and mends what is no longer what it was.
-///
-/// # Errors
-/// The cache cannot be written; there is no compiler where this program carries no libraries.
 pub fn libraries() -> Result<Libraries> {
     let cache = cache()?;
     let name = format!("compiled-{:016x}", hash(&SOURCES));

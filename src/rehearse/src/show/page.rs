@@ -25,9 +25,6 @@ const FIRST_STEPS: u32 = 8;
 const ROWS: usize = 20;
 
 /// Draws a view; with the picture, where its course lies.
-///
-/// # Errors
-/// The drawing library fails.
 pub fn picture(answer: &Answer, view: &View, width: i32) -> Result<(String, Option<AreaPlot>)> {
     let process = view.process;
     let title = format!("{} of GPU memory allocated at most", bytes(process.peak_allocated));
@@ -53,9 +50,6 @@ fn command(answer: &Answer) -> String {
 }
 
 /// Writes the page of the process that is the `n`th of the answer; `names` are what the files of each have in their names.
-///
-/// # Errors
-/// The template cannot be filled in, or the drawing library fails.
 pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<String> {
     let process = view.process;
     let (wide, wide_plot) = picture(answer, view, WIDE)?;

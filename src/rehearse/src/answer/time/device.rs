@@ -95,8 +95,6 @@ const COPY_SECONDS: f64 = 1e-5;
 const FEW_CHANNELS: u32 = 16;
 
 impl CardModel {
-    /// # Errors
-    /// It is a size alone.
     pub fn of(card: &Card) -> Result<CardModel, String> {
         let speed = card.speed.ok_or(
             "a size alone has no speed: bandwidth and FLOP/s are those of a card; name one, such as rtx-4090, for the time of a step",

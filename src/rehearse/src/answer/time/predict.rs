@@ -436,9 +436,6 @@ fn by_name<'a>(seconds: impl Iterator<Item = (&'a str, f64)>) -> Vec<(&'a str, f
 }
 
 /// What each class of kernels takes of a card, in seconds, the longest first.
-///
-/// # Errors
-/// The card has no figures of speed.
 pub fn by_class(works: &[Work], card: &Card) -> Result<Vec<(&'static str, f64)>, String> {
     let device = CardModel::of(card)?;
     Ok(by_name(works.iter().map(|work| device.takes(work)).map(|taken| (taken.class, taken.seconds))))

@@ -108,9 +108,6 @@ impl<'a> Peaks<'a> {
     }
 
     /// Between releases, the good one first.
-    ///
-    /// # Errors
-    /// The run was ended.
     pub fn of_releases(&mut self, releases: &[Pin]) -> Result<FirstBad> {
         let names: Vec<String> = releases.iter().map(Pin::to_string).collect();
         let (mut low, mut high) = (0usize, names.len().saturating_sub(1));
@@ -129,9 +126,6 @@ impl<'a> Peaks<'a> {
     }
 
     /// Between commits of a clone, as `git bisect` chooses them in a worktree of it.
-    ///
-    /// # Errors
-    /// The run was ended, or git fails.
     pub fn of_commits(&mut self, worktree: &Worktree, good: &str, bad: &str) -> Result<FirstBad> {
         let mut said = worktree.git(&["bisect", "start", bad, good])?;
         loop {
@@ -181,9 +175,6 @@ fn git(folder: &Path, words: &[&str]) -> Result<String> {
 
 impl Worktree {
     /// Of a clone, at a commit.
-    ///
-    /// # Errors
-    /// It is no clone, or has no such commit.
     pub fn new(clone: &Path, commit: &str) -> Result<Worktree> {
         let top = git(clone, &["rev-parse", "--show-toplevel"]).with_context(|| format!("--repo {}", clone.display()))?;
         let folder = tempfile::tempdir().context("making a folder for a worktree")?;
@@ -202,9 +193,6 @@ impl Worktree {
     }
 
     /// The whole name of a commit.
-    ///
-    /// # Errors
-    /// There is none with this name.
     pub fn commit(&self, name: &str) -> Result<String> {
         Ok(self
             .git(&["rev-parse", "--verify", "--quiet", &format!("{name}^{{commit}}")])
@@ -214,9 +202,6 @@ impl Worktree {
     }
 
     /// Its files are those of a commit.
-    ///
-    /// # Errors
-    /// git cannot write them.
     pub fn check_out(&self, commit: &str) -> Result<()> {
         self.git(&["checkout", "--quiet", "--detach", "--force", commit]).map(|_| ())
     }

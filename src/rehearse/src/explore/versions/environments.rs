@@ -131,9 +131,6 @@ fn kept(folder: &Path) -> Vec<(SystemTime, PathBuf, u64)> {
 }
 
 /// Removes all environments, and gives how many there were and their bytes.
-///
-/// # Errors
-/// One cannot be removed.
 pub fn clear() -> Result<(usize, u64)> {
     let all = kept(&folder()?);
     for (_, path, _) in &all {

@@ -169,9 +169,6 @@ impl Table {
     }
 
     /// As an SVG document.
-    ///
-    /// # Errors
-    /// The drawing library fails.
     pub fn picture(&self) -> Result<String> {
         let bar = |row: &VersionRow| {
             let change =

@@ -32,9 +32,6 @@ impl Trial<'_> {
     }
 
     /// As [`Trial::run`] in an environment with these versions, unless there is an answer already.
-    ///
-    /// # Errors
-    /// The same.
     pub fn with(&self, environments: &Environments, name: &str, pins: &[Pin]) -> Result<Result<Earlier>> {
         if let Some(kept) = self.kept(name) {
             return Ok(Ok(kept));
