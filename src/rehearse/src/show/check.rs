@@ -199,3 +199,18 @@ impl Earlier {
         (format!("\n{verdict}{by}, compared with --check:\n{text}"), grew)
     }
 }
+
+#[cfg(test)]
+impl Earlier {
+    pub fn of_one_line(bytes: i64, verdict: &str) -> Earlier {
+        let group = format!(
+            r#"{{"line":"/a/t.py:{bytes}","function":"forward","source":"y = f(x)","module":"Net","category":"activations",
+            "operator":"aten::mm","bytes":{bytes},"blocks":1,"allocated":{bytes},"made":1}}"#
+        );
+        let text = format!(
+            r#"{{"gpu":{{"name":"t4"}},"verdict":"{verdict}","peak_allocated":{bytes},"peak_reserved":{bytes},"needs_at_least":null,
+            "processes":[{{"torch":"2.9","peak":{{"step":1,"phase":"forward","lines":[],"contents":[{group}]}}}}]}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+}

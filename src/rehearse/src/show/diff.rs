@@ -352,11 +352,8 @@ mod tests {
             after.iter().map(|g| g.allocated).sum::<i64>() - before.iter().map(|g| g.allocated).sum::<i64>()
         );
         let of = |source: &str| found.rows.iter().find(|row| row.source.as_deref() == Some(source)).map(|row| row.change.clone());
-        assert_eq!(of("a"), Some(Change::OtherType));
-        assert_eq!(of("b"), Some(Change::Larger));
-        assert_eq!(of("c"), Some(Change::Gone));
-        assert_eq!(of("d"), Some(Change::CopyForView));
-        assert_eq!(of("e"), Some(Change::LivesLonger));
+        let became = [Change::OtherType, Change::Larger, Change::Gone, Change::CopyForView, Change::LivesLonger];
+        assert_eq!(["a", "b", "c", "d", "e"].map(of), became.map(Some));
         let text = found.text();
         assert!(text.contains("freed before in backward, t.py:9") && text.contains("rounding"), "{text}");
         assert!(diff(&after, &after).text().contains("hold the same"));

@@ -235,18 +235,13 @@ mod tests {
     use super::*;
     use anyhow::anyhow;
 
-    fn answer(bytes: i64) -> Earlier {
-        let text =
-            format!(r#"{{"gpu":{{"name":"t4"}},"verdict":"fits","peak_allocated":{bytes},"peak_reserved":0,"processes":[]}}"#);
-        serde_json::from_str(&text).unwrap()
-    }
-
     /// Bisects releases 0 to 40, of which those from `grows` on take more and those that `is_broken` names cannot be rehearsed.
     fn found(grows: usize, is_broken: fn(usize) -> bool, threshold: Option<u64>) -> Result<FirstBad> {
         let releases: Vec<Pin> = (0..=40).map(|n| Pin { package: "p".into(), version: n.to_string() }).collect();
         let rehearse = |name: &str| {
             let n: usize = name.strip_prefix("p==").unwrap().parse().unwrap();
-            Ok(if is_broken(n) { Err(anyhow!("broken")) } else { Ok(answer(if n >= grows { 3000 } else { 1000 + n as i64 })) })
+            let bytes = if n >= grows { 3000 } else { 1000 + n as i64 };
+            Ok(if is_broken(n) { Err(anyhow!("broken")) } else { Ok(Earlier::of_one_line(bytes, "fits")) })
         };
         let mut peaks = Peaks::new(("p==0", "p==40"), threshold, |_| {}, rehearse)?;
         peaks.of_releases(&releases)
