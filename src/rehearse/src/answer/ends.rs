@@ -35,14 +35,12 @@ fn own_exception(trace: &Trace) -> Option<&Exception> {
 
 /// The process that failed first, by itself.
 pub fn failed(traces: &[Trace]) -> Option<FailedProcess> {
-    let mut found: Vec<(&Trace, &Exception)> = traces
+    let (trace, exception) = traces
         .iter()
         .filter(|trace| is_of_the_job(trace))
         .filter_map(|trace| Some((trace, own_exception(trace)?)))
         .filter(|(trace, exception)| !is_of_others(trace, exception, traces) && !succeeded_again(trace, exception, traces))
-        .collect();
-    found.sort_by_key(|(_, exception)| exception.at);
-    let (trace, exception) = found.first()?;
+        .min_by_key(|(_, exception)| exception.at)?;
     Some(FailedProcess { process: trace.process.id, rank: trace.process.rank, failure: failure(trace, exception) })
 }
 

@@ -54,11 +54,8 @@ pub fn growth(trace: &Trace, blocks: &[MemoryBlock], device: u16, name: impl Fn(
     let stays = |block: &MemoryBlock| {
         !matches!(block.category, Category::Parameters | Category::OptimizerState | Category::Workspaces | Category::KeyValueCache)
     };
-    let blocks: Vec<(&MemoryBlock, String)> = blocks
-        .iter()
-        .filter(|block| block.device == device && stays(block))
-        .filter_map(|block| Some((block, name(block)?)))
-        .collect();
+    let blocks = blocks.iter().filter(|block| block.device == device && stays(block));
+    let blocks: Vec<(&MemoryBlock, String)> = blocks.filter_map(|block| Some((block, name(block)?))).collect();
     repeated(trace).iter().find_map(|rounds| grown(trace, &blocks, rounds))
 }
 
@@ -138,16 +135,11 @@ fn repeated(trace: &Trace) -> Vec<Rounds> {
         return if steps.len() > 2 { vec![Rounds::new("step".to_string(), &steps)] } else { Vec::new() };
     }
     let several = passes.len() > 1;
-    let mut rounds: Vec<Rounds> = passes
-        .into_iter()
-        .map(|(module, begins)| {
-            let name = match trace.modules.get(&module).filter(|_| several) {
-                Some(module) => format!("forward pass of {module}"),
-                None => "forward pass".to_string(),
-            };
-            Rounds::new(name, &begins)
-        })
-        .collect();
+    let of_module = |(module, begins): (u32, Vec<usize>)| match trace.modules.get(&module).filter(|_| several) {
+        Some(module) => Rounds::new(format!("forward pass of {module}"), &begins),
+        None => Rounds::new("forward pass".to_string(), &begins),
+    };
+    let mut rounds: Vec<Rounds> = passes.into_iter().map(of_module).collect();
     rounds.sort_by_key(|rounds| rounds.count);
     rounds.insert(0, Rounds::new("generation".to_string(), &generations));
     rounds.retain(|rounds| rounds.begins.len() > 2);

@@ -51,12 +51,8 @@ pub struct NeedlessGraphs {
 pub fn needless_graphs(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -> Option<NeedlessGraphs> {
     let events = trace.events.as_slice();
     let trains = trains(events);
-    let passes: Vec<(usize, PassFlags)> = events
-        .iter()
-        .enumerate()
-        .filter(|(_, event)| event.kind == Kind::Pass)
-        .map(|(at, event)| (at, PassFlags::of(event)))
-        .collect();
+    let pass = |(at, event): (usize, &Event)| (event.kind == Kind::Pass).then(|| (at, PassFlags::of(event)));
+    let passes: Vec<(usize, PassFlags)> = events.iter().enumerate().filter_map(pass).collect();
     let end_of = |n: usize| passes.get(n + 1).map_or(events.len(), |next| next.0);
     let is_needless = |n: &usize| {
         let (at, flags) = passes[*n];

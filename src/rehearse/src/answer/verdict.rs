@@ -222,11 +222,9 @@ impl Answer {
             let number: usize = number.parse().ok()?;
             Some(text.lines().nth(number.wrapping_sub(1))?.trim().to_string())
         };
-        let names = self
-            .processes
-            .iter()
-            .map(|process| &process.peak)
-            .flat_map(|peak| peak.lines.iter().map(|held| &held.name).chain(peak.contents.iter().map(|group| &group.line)));
+        let peaks = self.processes.iter().map(|process| &process.peak);
+        let names =
+            peaks.flat_map(|peak| peak.lines.iter().map(|held| &held.name).chain(peak.contents.iter().map(|group| &group.line)));
         names.filter_map(|name| Some((name.clone(), line(name)?))).collect()
     }
 
@@ -252,9 +250,8 @@ impl Answer {
 fn source(file: &str) -> Option<String> {
     const LARGEST: u64 = 16 << 20;
     let about = fs::metadata(file).ok()?;
-    (about.is_file() && (1..=LARGEST).contains(&about.len()))
-        .then(|| fs::read(file))
-        .map(|bytes| Some(String::from_utf8_lossy(&bytes.ok()?).into_owned()))?
+    let is_text = about.is_file() && (1..=LARGEST).contains(&about.len());
+    is_text.then(|| Some(String::from_utf8_lossy(&fs::read(file).ok()?).into_owned()))?
 }
 
 /// What came of a session.

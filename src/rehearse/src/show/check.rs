@@ -108,13 +108,9 @@ impl Earlier {
             answer.add(&capture.found, &capture.card);
             serde_json::from_value(serde_json::to_value(answer)?)?
         } else {
-            let what = || {
-                format!(
-                    "{} is neither an answer of vramlab rehearse --json nor a capture of --keep, or of an earlier vramlab: rehearse it again",
-                    path.display()
-                )
-            };
-            serde_json::from_slice(&bytes).with_context(what)?
+            let what =
+                "neither an answer of vramlab rehearse --json nor a capture of --keep, or of an earlier vramlab: rehearse it again";
+            serde_json::from_slice(&bytes).with_context(|| format!("{} is {what}", path.display()))?
         };
         let contents = read.processes.iter().flat_map(|process| &process.peak.contents);
         let bytes = contents.flat_map(|group| [group.bytes, group.allocated]);

@@ -137,13 +137,8 @@ pub fn diff(before: &[BlockGroup], after: &[BlockGroup]) -> PeakDiff {
     let rounding = |groups: &[BlockGroup]| groups.iter().map(|group| group.allocated - requested(group)).sum::<i64>();
     let (was, is) = (rounding(before), rounding(after));
     if was != is {
-        rows.push(DiffRow {
-            bytes: is - was,
-            line: "the allocator".to_string(),
-            before: (0, was),
-            after: (0, is),
-            ..DiffRow::default()
-        });
+        let line = "the allocator".to_string();
+        rows.push(DiffRow { bytes: is - was, line, before: (0, was), after: (0, is), ..DiffRow::default() });
     }
     rows.sort_by(|a, b| b.bytes.abs().cmp(&a.bytes.abs()).then_with(|| a.line.cmp(&b.line)));
     let changes = |name: fn(&BlockGroup) -> &str| {

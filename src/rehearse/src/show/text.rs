@@ -157,13 +157,9 @@ fn remedies(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
 fn logits(contents: &[BlockGroup]) -> i64 {
     let largest = contents.iter().filter(|group| group.operator.contains("log_softmax")).map(|group| group.bytes).max();
     // In fp32, and in 16 bits.
-    let is_one = |group: &&BlockGroup| largest.is_some_and(|bytes| [bytes, bytes / 2].contains(&group.bytes));
-    contents
-        .iter()
-        .filter(is_one)
-        .filter(|group| ["activations", "temporaries"].contains(&&*group.category))
-        .map(|group| group.allocated)
-        .sum()
+    let is_as_large = |group: &BlockGroup| largest.is_some_and(|bytes| [bytes, bytes / 2].contains(&group.bytes));
+    let is_one = |group: &&BlockGroup| is_as_large(group) && ["activations", "temporaries"].contains(&&*group.category);
+    contents.iter().filter(is_one).map(|group| group.allocated).sum()
 }
 
 /// What is reserved and was never allocated, and what would change that: said where it does, by what PyTorch's allocator itself makes of it.

@@ -97,14 +97,9 @@ impl<'a> Peaks<'a> {
     }
 
     fn found(&self, last_good: &str, first_bad: &str) -> FirstBad {
-        let (rehearsed, skipped) = (self.answers.len(), self.skipped.clone());
-        FirstBad {
-            last_good: last_good.to_string(),
-            first_bad: first_bad.to_string(),
-            threshold: self.threshold,
-            rehearsed,
-            skipped,
-        }
+        let [last_good, first_bad] = [last_good, first_bad].map(str::to_string);
+        let (threshold, rehearsed, skipped) = (self.threshold, self.answers.len(), self.skipped.clone());
+        FirstBad { last_good, first_bad, threshold, rehearsed, skipped }
     }
 
     /// Between releases, the good one first.
@@ -113,10 +108,9 @@ impl<'a> Peaks<'a> {
         let (mut low, mut high) = (0usize, names.len().saturating_sub(1));
         loop {
             // The middle one, or the nearest to it that can be rehearsed.
-            let middle = low.midpoint(high);
-            let mut between: Vec<usize> = (low + 1..high).filter(|at| !self.skipped.contains(&names[*at])).collect();
-            between.sort_by_key(|at| at.abs_diff(middle));
-            let Some(at) = between.first().copied() else { return Ok(self.found(&names[low], &names[high])) };
+            let between = (low + 1..high).filter(|at| !self.skipped.contains(&names[*at]));
+            let middle = between.min_by_key(|at| at.abs_diff(low.midpoint(high)));
+            let Some(at) = middle else { return Ok(self.found(&names[low], &names[high])) };
             match self.is_bad(&names[at])? {
                 Some(true) => high = at,
                 Some(false) => low = at,
@@ -143,14 +137,8 @@ impl<'a> Peaks<'a> {
                 bail!("the first bad commit is one of {}: the others of them cannot be rehearsed", left.join(", "));
             }
             let commit = worktree.git(&["rev-parse", "HEAD"])?.trim().to_string();
-            said = worktree.git(&[
-                "bisect",
-                match self.is_bad(&commit)? {
-                    Some(true) => "bad",
-                    Some(false) => "good",
-                    None => "skip",
-                },
-            ])?;
+            let how = self.is_bad(&commit)?.map_or("skip", |is_bad| if is_bad { "bad" } else { "good" });
+            said = worktree.git(&["bisect", how])?;
         }
     }
 }

@@ -52,12 +52,8 @@ pub struct Table {
 impl VersionRow {
     /// As files are named.
     fn name(&self) -> String {
-        self.pins
-            .iter()
-            .map(|pin| format!("{}-{}", pin.package, pin.version))
-            .collect::<Vec<String>>()
-            .join("_")
-            .replace(['[', ']', ','], "-")
+        let names: Vec<String> = self.pins.iter().map(|pin| format!("{}-{}", pin.package, pin.version)).collect();
+        names.join("_").replace(['[', ']', ','], "-")
     }
 
     /// What differs from others: of one package alone its version.
