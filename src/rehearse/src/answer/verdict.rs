@@ -205,14 +205,6 @@ impl Answer {
         self.complete(needs, card);
     }
 
-    /// Adds what is written in the lines that hold memory at the peak, by `file:line`.
-    fn quote(&mut self, lines: &BTreeMap<String, String>) {
-        for peak in self.processes.iter_mut().map(|process| &mut process.peak) {
-            peak.lines.iter_mut().for_each(|held| held.source = lines.get(&held.name).cloned());
-            peak.contents.iter_mut().for_each(|group| group.source = lines.get(&group.line).cloned());
-        }
-    }
-
     /// Reads what is written in those lines; of a file that is not there, nothing.
     pub fn lines(&self) -> BTreeMap<String, String> {
         let mut files: HashMap<String, String> = HashMap::new();
@@ -230,7 +222,11 @@ impl Answer {
 
     /// Adds what was found out beside the capture.
     pub fn add(&mut self, found: &Found, card: &Card) {
-        self.quote(&found.lines);
+        // What is written in the lines that hold memory at the peak.
+        for peak in self.processes.iter_mut().map(|process| &mut process.peak) {
+            peak.lines.iter_mut().for_each(|held| held.source = found.lines.get(&held.name).cloned());
+            peak.contents.iter_mut().for_each(|group| group.source = found.lines.get(&group.line).cloned());
+        }
         if let Some(needs) = found.needs {
             self.complete(needs, card);
             if !self.verdict.fits() && self.went_on_after().is_some() {

@@ -88,16 +88,13 @@ fn without_folder(line: &str) -> &str {
 /// A line is known by its file, its function and what is written there: its number changes with every line above it.
 type Key = (String, String, String);
 
-fn key_of(group: &BlockGroup) -> Key {
-    let name = without_folder(&group.line);
-    let (file, number) = name.rsplit_once(':').unwrap_or((name, ""));
-    (file.to_string(), group.function.clone(), group.source.clone().unwrap_or_else(|| number.to_string()))
-}
-
 fn by_line(groups: &[BlockGroup]) -> BTreeMap<Key, Vec<&BlockGroup>> {
     let mut lines: BTreeMap<Key, Vec<&BlockGroup>> = BTreeMap::new();
     for group in groups {
-        lines.entry(key_of(group)).or_default().push(group);
+        let name = without_folder(&group.line);
+        let (file, number) = name.rsplit_once(':').unwrap_or((name, ""));
+        let written = group.source.clone().unwrap_or_else(|| number.to_string());
+        lines.entry((file.to_string(), group.function.clone(), written)).or_default().push(group);
     }
     lines
 }

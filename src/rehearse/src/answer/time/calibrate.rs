@@ -66,8 +66,8 @@ pub fn work_of<'a>(column: impl Fn(&str) -> Option<&'a str>) -> Option<Work> {
     let (direction, flags) = (u8::try_from(integer("direction")?).ok()?, integer("flags")?);
     let goes_back = direction != 0 || column("operator").is_some_and(|name| name.contains("backward"));
     Some(Work {
-        kind: WorkKind::named(column("kind")?)?,
-        precision: Precision::named(column("precision")?)?,
+        kind: WorkKind::ALL.iter().copied().find(|kind| column("kind") == Some(kind.name()))?,
+        precision: Precision::ALL.iter().copied().find(|precision| column("precision") == Some(precision.name()))?,
         phase: if goes_back { Phase::Backward } else { Phase::Forward },
         changes_layout: flags & 4 != 0,
         is_channels_last: flags & 16 != 0,

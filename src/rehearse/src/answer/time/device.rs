@@ -11,22 +11,13 @@ use sim::cards::{Card, Speed};
 use sim::trace::Phase;
 use std::collections::HashMap;
 
-/// What a kernel takes longest for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Limit {
-    Compute,
-    Bandwidth,
-    /// What a kernel takes however little it does.
-    Fixed,
-}
-
-impl Limit {
-    pub fn name(self) -> &'static str {
-        match self {
-            Limit::Compute => "compute",
-            Limit::Bandwidth => "bandwidth",
-            Limit::Fixed => "launches",
-        }
+sim::listed! {
+    /// What a kernel takes longest for.
+    Limit {
+        Compute as "compute",
+        Bandwidth as "bandwidth",
+        /// What a kernel takes however little it does.
+        Fixed as "launches",
     }
 }
 

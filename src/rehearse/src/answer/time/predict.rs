@@ -491,13 +491,9 @@ fn band(cell: &str) -> (f64, f64) {
 }
 
 fn limit_of<'a>(taken: impl IntoIterator<Item = &'a OperatorTime>) -> &'static str {
-    let mut sums = [(Limit::Compute, 0.0), (Limit::Bandwidth, 0.0), (Limit::Fixed, 0.0)];
-    for one in taken {
-        for (limit, sum) in &mut sums {
-            *sum += if *limit == one.limit { one.seconds } else { 0.0 };
-        }
-    }
-    sums.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("", |(limit, _)| limit.name())
+    let mut sums = [0.0; Limit::ALL.len()];
+    taken.into_iter().for_each(|one| sums[one.limit as usize] += one.seconds);
+    Limit::ALL.iter().zip(sums).max_by(|a, b| a.1.total_cmp(&b.1)).map_or("", |(limit, _)| limit.name())
 }
 
 fn phases(works: &[&Work], taken: &[OperatorTime], turns: &[Turn]) -> Vec<PhaseTime> {
