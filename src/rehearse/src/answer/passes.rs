@@ -2,9 +2,10 @@
 
 use super::place::LiveBytes;
 use crate::capture::process::Trace;
+use base::order::grouped;
 use serde::Serialize;
 use sim::trace::{Category, Event, Kind, MemoryBlock, PassFlags, Phase};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 /// Whether a script trains: then what it does without gradients is evaluation, else inference. One that ended in its first forward pass does
 /// where that had gradients and the module's own flag says so.
@@ -110,18 +111,15 @@ pub fn leftovers(
     };
     let total: i64 =
         blocks.iter().filter(|block| block.device == device && block.lives_after(moment)).map(|block| block.rounded).sum();
-    let mut lines: BTreeMap<String, Leftover> = BTreeMap::new();
-    for block in blocks.iter().filter(is_left) {
-        let Some(name) = name(block) else { continue };
-        let held = LiveBytes { name: name.clone(), bytes: 0, blocks: 0, source: None };
-        let line = lines.entry(name).or_insert(Leftover { made: held, variable: None });
-        line.made.bytes += block.rounded;
-        line.made.blocks += 1;
-        let variable = trace.variables.get(&block.variable).map(|variable| variable.name.clone());
-        line.variable = line.variable.take().or(variable);
-    }
-    let mut found: Vec<Leftover> = lines.into_values().filter(|line| line.made.bytes * 100 >= total).collect();
-    found.sort_by_key(|line| -line.made.bytes);
+    let left = |(name, blocks): (String, Vec<&MemoryBlock>)| {
+        let variable = blocks.iter().find_map(|block| trace.variables.get(&block.variable));
+        let bytes = blocks.iter().map(|block| block.rounded).sum();
+        let made = LiveBytes { name, bytes, blocks: blocks.len(), source: None };
+        Leftover { made, variable: variable.map(|variable| variable.name.clone()) }
+    };
+    let by_line = grouped(blocks.iter().filter(is_left).filter_map(|block| Some((name(block)?, block))));
+    let mut found: Vec<Leftover> = by_line.into_iter().map(left).filter(|line| line.made.bytes * 100 >= total).collect();
+    found.sort_by(|a, b| b.made.bytes.cmp(&a.made.bytes).then_with(|| a.made.name.cmp(&b.made.name)));
     found
 }
 

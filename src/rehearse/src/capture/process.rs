@@ -467,22 +467,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_was_killed_at_once_has_no_events_and_what_is_no_trace_is_refused() {
+    fn a_process_that_was_killed_at_once_has_nothing_and_what_another_version_wrote_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
-        write("names", "");
-        write("events", "");
-        assert!(Trace::read(folder.path()).unwrap().events.is_empty());
-        write("events", &"another format ".repeat(10));
-        let error = format!("{:#}", Trace::read(folder.path()).unwrap_err());
-        assert!(error.contains("it is no trace of this version"), "{error}");
-        for version in ["", r#""version":0,"#] {
-            write(
-                "names",
-                &format!(r#"{{"kind":"process","process":7,{version}"parent":1,"arguments":[],"python":"3","torch":"2"}}{}"#, "\n"),
-            );
-            let error = format!("{:#}", Trace::read(folder.path()).unwrap_err());
-            assert!(error.contains("form 0; this one reads") && error.contains("rehearse the script again"), "{error}");
+        let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
+        let read = || Trace::read(folder.path()).map_err(|error| format!("{error:#}"));
+        ["names", "events", "work"].into_iter().for_each(|name| write(name, b""));
+        let killed = read().unwrap();
+        assert_eq!((killed.events.len(), killed.work.len()), (0, 0));
+        let work = |magic: &[u8], record: u32| [magic, &record.to_le_bytes()[..], &[0; 52 + 176][..]].concat();
+        write("work", &work(b"VLWORK03", 88));
+        assert_eq!(read().unwrap().work.len(), 2);
+        let process = |version: &str| {
+            format!(r#"{{"kind":"process","process":7,{version}"parent":1,"arguments":[],"python":"3","torch":"2"}}"#) + "\n"
+        };
+        for (name, bytes, why) in [
+            ("work", work(b"VLWORK02", 80), "another version"),
+            ("work", work(b"VLWORK03", 80), "rehearse the script again"),
+            ("events", b"another format ".repeat(10), "it is no trace of this version"),
+            ("names", process("").into_bytes(), "form 0; this one reads"),
+            ("names", process(r#""version":0,"#).into_bytes(), "rehearse the script again"),
+        ] {
+            write(name, &bytes);
+            let refused = read().unwrap_err();
+            assert!(refused.contains(why), "{refused}");
+            write(name, b"");
         }
     }
 

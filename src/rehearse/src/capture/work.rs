@@ -174,26 +174,3 @@ impl Work {
         records.iter().filter_map(Work::read).collect()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_record_of_an_older_version_says_so() {
-        let folder = tempfile::tempdir().unwrap();
-        let of = |magic: &[u8], record: u32, more: usize| {
-            let header = [magic, &record.to_le_bytes()[..], &[0; 52][..]].concat();
-            fs::write(folder.path().join("work"), [header, vec![0; more]].concat()).unwrap();
-            Work::of_folder(folder.path()).map_err(|error| error.to_string())
-        };
-        assert_eq!(of(MAGIC, 88, 176).unwrap().len(), 2);
-        for (magic, record) in [(b"VLWORK02", 80), (b"VLWORK03", 80)] {
-            let error = of(magic, record, 0).unwrap_err();
-            assert!(error.contains("another version") && error.contains("rehearse the script again"), "{error}");
-        }
-        // A process that was killed meanwhile.
-        fs::write(folder.path().join("work"), b"VL").unwrap();
-        assert_eq!(Work::of_folder(folder.path()).unwrap(), []);
-    }
-}

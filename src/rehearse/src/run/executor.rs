@@ -350,7 +350,7 @@ fn notebook(path: &Path) -> String {
 }
 
 /// The last line of a file with anything in it.
-fn last_line(mut file: File) -> String {
+pub fn last_line(mut file: File) -> String {
     let mut end = Vec::new();
     let length = file.metadata().map_or(0, |file| file.len());
     // What cannot be read is not told.

@@ -297,9 +297,4 @@ mod tests {
             |synchronises, m| device.takes(&Work { kind: WorkKind::Copy, synchronises, m, bytes: 1e9, ..Work::default() }).seconds;
         assert!(seconds(true, 0) > 2.0 * seconds(true, 1) && seconds(true, 1) == seconds(false, 0));
     }
-
-    #[test]
-    fn a_size_alone_has_no_time() {
-        assert!(CardModel::of(&"24GiB".parse().unwrap()).unwrap_err().contains("name one"));
-    }
 }
