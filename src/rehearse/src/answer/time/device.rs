@@ -172,18 +172,13 @@ impl CardModel {
     fn class(&self, work: &Work) -> (&'static str, f64, f64) {
         let has_tf32 = self.capability >= (8, 0);
         let precision = if work.precision == Precision::Tf32 && !has_tf32 { Precision::Single } else { work.precision };
-        let peak = match precision {
-            Precision::Half => self.speed.half,
-            Precision::Tf32 => self.speed.tf32,
-            Precision::Single => self.speed.single,
-            Precision::Double => self.speed.single / self.singles_per_double(),
+        let (cores, peak) = match precision {
+            Precision::Half => (0, self.speed.half),
+            Precision::Tf32 => (1, self.speed.tf32),
+            Precision::Single => (2, self.speed.single),
+            Precision::Double => (2, self.speed.single / self.singles_per_double()),
         };
-        let on_tensor_cores = matches!(precision, Precision::Half | Precision::Tf32);
-        let cores = match precision {
-            Precision::Half => 0,
-            Precision::Tf32 => 1,
-            _ => 2,
-        };
+        let on_tensor_cores = cores < 2;
         let part = match (work.direction, work.is_transposed) {
             (0, false) => 0,
             // A transposed one is the gradient of the input of another.
