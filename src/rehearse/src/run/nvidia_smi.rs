@@ -40,7 +40,7 @@ impl Cards {
     fn here() -> Cards {
         let card = env::var(sim::cards::ENVIRONMENT).unwrap_or_default();
         let fields: Vec<&str> = card.split(',').collect();
-        let usual = Card::of_size(0);
+        let usual = Card::default();
         let count = env::var("VRAMLAB_DRY_DEVICES").ok().and_then(|count| count.parse().ok()).unwrap_or(1);
         let session = env::var_os("VRAMLAB_REHEARSAL").map(PathBuf::from).unwrap_or_default();
         Cards {
