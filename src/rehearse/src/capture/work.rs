@@ -174,3 +174,13 @@ impl Work {
         records.iter().filter_map(Work::read).collect()
     }
 }
+
+#[cfg(test)]
+impl Work {
+    /// A product of two matrices in half precision.
+    pub fn product(m: u32, n: u32, k: u32) -> Work {
+        let [rows, columns, depth] = [m, n, k].map(f64::from);
+        let (flops, bytes) = (2.0 * rows * columns * depth, 2.0 * (rows * depth + depth * columns + rows * columns));
+        Work { kind: WorkKind::Matmul, alignment: 8, flops, bytes, m, n, k, ..Work::default() }
+    }
+}

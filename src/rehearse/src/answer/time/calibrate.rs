@@ -136,10 +136,8 @@ mod tests {
         let mut records =
             "kind,precision,direction,flags,alignment,flops,bytes,m,n,k,groups,taps,launches,seconds,simulated\n".to_string();
         for (m, n, k) in [(4096, 4096, 4096), (8192, 4096, 1024), (65536, 64, 1024), (65536, 1024, 64), (512, 512, 512)] {
-            let (flops, bytes) = (2.0 * f64::from(m) * f64::from(n) * f64::from(k), 2.0 * f64::from(m * k + k * n + m * n));
-            let (kind, phase, rows) = (WorkKind::Matmul, Phase::Forward, m as u32);
-            let product = Work { kind, phase, flops, bytes, alignment: 8, m: rows, ..Work::default() };
-            let seconds = device.takes(&product).seconds;
+            let product = Work::product(m, n, k);
+            let (Work { flops, bytes, .. }, seconds) = (product, device.takes(&product).seconds);
             records += &format!("matmul,half,0,0,8,{flops},{bytes},{m},{n},{k},0,0,1,{seconds},0\n");
         }
         records += "host,,,,,,,,,,,,,0.000006,0\n";

@@ -241,17 +241,7 @@ mod tests {
 
     #[test]
     fn a_large_product_is_bound_by_compute_and_an_odd_one_takes_longer() {
-        let work = |n: u32, alignment| Work {
-            kind: WorkKind::Matmul,
-            alignment,
-            flops: 2.0 * 8192.0 * 8192.0 * f64::from(n),
-            bytes: 2.0 * (8192.0 * 8192.0 + 2.0 * 8192.0 * f64::from(n)),
-            m: 8192,
-            n,
-            k: 8192,
-            batch: 1,
-            ..Work::default()
-        };
+        let work = |n, alignment| Work { alignment, ..Work::product(8192, n, 8192) };
         let device = CardModel::of(&"h100".parse().unwrap()).unwrap();
         let taken = device.takes(&work(8192, 8));
         // 1.1e12 FLOPs at 989e12 a second take 1.1 ms at least, and no H100 takes three times as long.
