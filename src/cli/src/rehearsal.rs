@@ -171,7 +171,7 @@ pub struct RehearseOptions {
     what_if: bool,
 
     /// Rehearse a built-in model instead of a command; flags after -- are those of its training, `-- --help` lists them
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(preset::MODELS))]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(preset::models()))]
     model: Option<String>,
 
     /// With --model: samples of a micro-batch. With --what-if: the command's flag for its batch size, as in '--batch-size {}'

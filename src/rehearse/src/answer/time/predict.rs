@@ -115,19 +115,6 @@ pub struct PhaseTime {
     pub bound_by: &'static str,
 }
 
-impl Prediction {
-    pub fn seconds(&self) -> StepSeconds {
-        StepSeconds { step: self.step_seconds, device: self.device_seconds, host: self.host_seconds, host_factor: self.host_factor }
-    }
-
-    /// `1120 samples/s`, and of text the tokens; empty where they are not known.
-    pub fn throughput(&self) -> String {
-        let rates = [(self.tokens_per_second, "tokens/s"), (self.samples_per_second, "samples/s")];
-        let known = rates.into_iter().filter_map(|(rate, unit)| Some(format!("{} {unit}", significant(rate?))));
-        known.collect::<Vec<String>>().join(", ")
-    }
-}
-
 /// Kernels of a module at its own work, not that of modules in it; of all that belong to none, one row with an empty name.
 #[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct ModuleTime {
@@ -170,6 +157,17 @@ pub struct Steps {
 }
 
 impl Prediction {
+    pub fn seconds(&self) -> StepSeconds {
+        StepSeconds { step: self.step_seconds, device: self.device_seconds, host: self.host_seconds, host_factor: self.host_factor }
+    }
+
+    /// `1120 samples/s`, and of text the tokens; empty where they are not known.
+    pub fn throughput(&self) -> String {
+        let rates = [(self.tokens_per_second, "tokens/s"), (self.samples_per_second, "samples/s")];
+        let known = rates.into_iter().filter_map(|(rate, unit)| Some(format!("{} {unit}", significant(rate?))));
+        known.collect::<Vec<String>>().join(", ")
+    }
+
     pub fn of_steps(&self, steps: u64) -> Steps {
         let of = |each: f64| each * steps as f64;
         let cost = self.cost.as_ref().map(|cost| [cost.of_1000_steps, cost.low, cost.high].map(|each| of(each / 1000.0)));
