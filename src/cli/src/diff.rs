@@ -7,9 +7,6 @@ use rehearse::check::Earlier;
 use std::path::Path;
 
 /// Prints where the difference of two peaks comes from, or writes it as JSON.
-///
-/// # Errors
-/// One of them is no rehearsal, or one of an earlier version, which does not say what its peak holds.
 pub fn answers(a: &Path, b: &Path, json: Option<&Path>) -> Result<u8> {
     let (before, after) = (Earlier::read(a)?, Earlier::read(b)?);
     let difference = before.difference(&after)?;

@@ -20,7 +20,7 @@ pub struct FitOptions {
     run: RunFlags,
 
     /// A built-in model instead of a command, as for `vramlab rehearse`
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(preset::MODELS), conflicts_with = "batch")]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(preset::models()), conflicts_with = "batch")]
     model: Option<String>,
 
     /// The command's flag for its batch size, as in '--batch-size {}'

@@ -11,6 +11,7 @@ use rehearse::what_if::{self, BatchFlags, Trials};
 use rehearse::{Answer, FlagTemplate, Rehearsal, RehearsalResult, RehearsalVerdict, files, preset, show};
 use serde::Serialize;
 use sim::cards::Card;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
@@ -64,11 +65,14 @@ pub struct SaidFlags {
 }
 
 impl SaidFlags {
+    /// Writes an answer as JSON where that is wanted.
+    pub fn write(&self, answer: &impl Serialize) -> Result<()> {
+        self.json.as_deref().map_or(Ok(()), |path| write_json(path, answer))
+    }
+
     /// Writes an answer as JSON where that is wanted, and prints its text, on the standard output unless JSON is there.
     pub fn say(&self, answer: &impl Serialize, text: &str) -> Result<()> {
-        if let Some(path) = &self.json {
-            write_json(path, answer)?;
-        }
+        self.write(answer)?;
         match self.json.as_ref().is_some_and(|path| path.as_os_str() == "-") {
             _ if self.quiet => {}
             true => eprint!("{text}"),
@@ -167,7 +171,7 @@ pub struct RehearseOptions {
     what_if: bool,
 
     /// Rehearse a built-in model instead of a command; flags after -- are those of its training, `-- --help` lists them
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(preset::MODELS))]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(preset::models()))]
     model: Option<String>,
 
     /// With --model: samples of a micro-batch. With --what-if: the command's flag for its batch size, as in '--batch-size {}'
@@ -425,7 +429,7 @@ pub fn rehearse(options: &RehearseOptions) -> Result<u8> {
 pub fn present(outputs: &Outputs, found: &RehearsalResult, earlier: Option<Earlier>) -> Result<u8> {
     let answer = &found.answer;
     // Before anything is printed: whoever reads that may be gone. Where the disk is full, that is said after the answer.
-    let json = outputs.said.json.as_deref().map_or(Ok(()), |path| write_json(path, answer));
+    let json = outputs.said.write(answer);
     let out = outputs.out.as_deref().map_or(Ok(()), |folder| files::write(folder, answer, &found.capture.traces));
     if !outputs.said.quiet {
         let terminal = rustix::termios::tcgetwinsize(std::io::stderr()).ok().filter(|size| size.ws_col > 0);
@@ -453,12 +457,8 @@ pub fn present(outputs: &Outputs, found: &RehearsalResult, earlier: Option<Earli
 
 /// With the least memory that would do, unless nobody reads it.
 fn whole(options: &RehearseOptions, rehearsal: &Rehearsal) -> Result<RehearsalResult> {
-    rehearsal.rehearse(
-        !options.outputs.said.quiet
-            || [&options.outputs.said.json, &options.outputs.out, &options.keep, &options.outputs.badge]
-                .into_iter()
-                .any(Option::is_some),
-    )
+    let Outputs { said, out, badge, .. } = &options.outputs;
+    rehearsal.rehearse(!said.quiet || [&said.json, out, &options.keep, badge].into_iter().any(Option::is_some))
 }
 
 /// Tries the techniques, says what came of it, and gives the exit status.
@@ -484,10 +484,7 @@ fn first_bad(answers: &[Answer]) -> u8 {
 /// The ranks of a job that may differ: the first two, as stages of a pipeline or groups of experts part there, the middle one and the last.
 /// Prints them side by side, and the answer of the one that needs most, or failed. The exit status is the first one's that is not 0.
 fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32) -> Result<u8> {
-    let mut ranks = vec![0, 1, size / 2, size.saturating_sub(1)];
-    ranks.retain(|rank| *rank < size);
-    ranks.sort_unstable();
-    ranks.dedup();
+    let ranks: BTreeSet<u32> = [0, 1, size / 2, size.saturating_sub(1)].into_iter().filter(|rank| *rank < size).collect();
     let sent = tempfile::tempdir().context("making a folder for what ranks send each other")?;
     let mut answers = Vec::new();
     for rank in &ranks {
@@ -496,9 +493,7 @@ fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32) -> Res
         (one.rank, one.sent, one.is_silent) = (Some((*rank, size)), Some(sent.path().to_owned()), true);
         answers.push(whole(options, &one)?.answer);
     }
-    if let Some(path) = &options.outputs.said.json {
-        write_json(path, &answers)?;
-    }
+    options.outputs.said.write(&answers)?;
     let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
     let most = answers.iter().enumerate().max_by_key(|(_, answer)| (!answer.verdict.fits(), answer.peak_on_device));
     if let Some((at, answer)) = most.filter(|_| !options.outputs.said.quiet) {
@@ -547,9 +542,7 @@ fn several(options: &RehearseOptions, rehearsals: &[Rehearsal]) -> Result<u8> {
     }
     answers.sort_by_key(|(at, _)| *at);
     let answers: Vec<Answer> = answers.into_iter().map(|(_, answer)| answer).collect();
-    if let Some(path) = &options.outputs.said.json {
-        write_json(path, &answers)?;
-    }
+    options.outputs.said.write(&answers)?;
     if !options.outputs.said.quiet {
         eprint!("{}", show::side_by_side("GPU", answers.iter().map(|answer| (answer.gpu.name.as_str(), answer))));
         for (cards, why) in &left_out {

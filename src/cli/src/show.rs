@@ -1,6 +1,6 @@
 //! `vramlab show`: what was kept of a rehearsal, in any form that the rehearsal itself could have had.
 
-use super::rehearsal::{Outputs, present, status, write_json};
+use super::rehearsal::{Outputs, present, status};
 use anyhow::{Result, ensure};
 use base::eprint;
 use clap::Args;
@@ -46,9 +46,7 @@ fn of_snapshot(options: &ShowOptions) -> Result<u8> {
         "--check and --badge are for a rehearsal; of two snapshots compare what --json writes, by vramlab diff"
     );
     let found = SnapshotAnswer::open(&options.file, options.gpu, &options.python)?;
-    if let Some(path) = &options.outputs.said.json {
-        write_json(path, &found.answer)?;
-    }
+    options.outputs.said.write(&found.answer)?;
     if let Some(folder) = &options.outputs.out {
         files::write(folder, &found.answer, &found.capture.traces)?;
     }

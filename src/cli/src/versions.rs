@@ -183,7 +183,7 @@ pub fn versions(options: &VersionsOptions) -> Result<u8> {
     let pins = packages.iter().map(|wanted| wanted.choose(&released(wanted)?)).collect::<Result<Vec<_>>>()?;
     let (trial, environments) = (rehearsing.trial(&base, &place.path)?, rehearsing.environments(&base));
     let rehearse = |name: &str, pins: &[_]| trial.with(&environments, name, pins);
-    let rows = rows(combinations(&pins), |name| trial.kept(name), rehearse, progress(rehearsing.said.quiet))?;
+    let rows = rows(combinations(&pins), rehearse, progress(rehearsing.said.quiet))?;
     let table = Table::new(&trial, &card.to_string(), rows);
     rehearsing.present(&place, "versions", &table, &table.text())?;
     if rehearsing.out.is_some() && table.has_figures() {

@@ -161,6 +161,13 @@ impl Card {
     }
 }
 
+impl Default for Card {
+    /// A size alone, of nothing.
+    fn default() -> Card {
+        Card::of_size(0)
+    }
+}
+
 /// Words that tell one card from another for nobody: its maker, its form, and memory's kind.
 const BESIDE: &str = "nvidia geforce tesla quadro rtx gtx gpu graphics card generation edition workstation server blackwell with max q ac sxm \
                       sxm2 sxm3 sxm4 sxm5 sxm6 hbm3 hbm2e hbm3e";

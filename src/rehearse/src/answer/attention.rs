@@ -1,8 +1,7 @@
 //! Attention that is written out: a product of queries and keys, a softmax, a product with the values. Its scores are as large as the square of a
 //! length, and a backward pass keeps several of them.
 
-use super::place::Line;
-use crate::capture::process::Trace;
+use crate::capture::process::{Frame, Trace};
 use serde::Serialize;
 use sim::trace::{Event, Kind, MemoryBlock};
 use std::collections::HashSet;
@@ -13,7 +12,7 @@ pub struct ExplicitAttention {
     /// What the scores, masks and probabilities have of the peak, in bytes.
     pub bytes: i64,
     /// The line of the softmax of which most is there.
-    pub line: Line,
+    pub line: Frame,
 }
 
 /// So many allocations lie between the product and its softmax at most (scale, mask, another type), and after it the dropout's.
@@ -37,7 +36,7 @@ pub fn explicit_attention(trace: &Trace, blocks: &[MemoryBlock], device: u16, mo
     let is_alike = |bytes: i64, of: i64| [of, of / 2, of * 2].contains(&bytes);
     let is_of = |bytes: i64, of: i64| is_alike(bytes, of) || bytes == of / 4;
     let mut counted: HashSet<usize> = HashSet::new();
-    let mut most: Option<(i64, Line)> = None;
+    let mut most: Option<(i64, Frame)> = None;
     for softmax in (0..made.len()).filter(|at| made[*at].bytes >= LEAST && is(*at, &["aten::_softmax"])) {
         let size = made[softmax].bytes;
         let product = |at: &usize| is_alike(made[*at].bytes, size) && is(*at, &["aten::bmm", "aten::baddbmm"]);
@@ -48,7 +47,7 @@ pub fn explicit_attention(trace: &Trace, blocks: &[MemoryBlock], device: u16, mo
         if bytes > most.as_ref().map_or(0, |(most, _)| *most)
             && let Some(line) = trace.line(event(softmax).stack)
         {
-            most = Some((bytes, line.into()));
+            most = Some((bytes, line.clone()));
         }
     }
     let (_, line) = most?;

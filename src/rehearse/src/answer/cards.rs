@@ -1,9 +1,8 @@
 //! Each card of the machine: who shared it, how full it was, and what was taken of it that is not PyTorch's.
 
-use super::place::Line;
 use super::process::ProcessAnswer;
 use crate::capture::occupancy::{CardPeak, Occupancy, Share};
-use crate::capture::process::Trace;
+use crate::capture::process::{Frame, Trace};
 use base::order::grouped;
 use serde::Serialize;
 use sim::trace::Kind;
@@ -108,7 +107,7 @@ pub struct OnCard {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Outside {
     pub library: String,
-    pub line: Option<Line>,
+    pub line: Option<Frame>,
     pub bytes: i64,
 }
 
@@ -121,7 +120,7 @@ fn outside(trace: &Trace, device: u16) -> Vec<Outside> {
             continue;
         }
         let library = trace.operators.get(&event.operator.into()).cloned().unwrap_or_default();
-        let line = trace.line(event.stack).map(Line::from);
+        let line = trace.line(event.stack).cloned();
         live.push((event.address, Outside { library, line, bytes: event.bytes }));
         let bytes = live.iter().map(|(_, taken)| taken.bytes).sum();
         if bytes > most.0 {

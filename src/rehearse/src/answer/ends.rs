@@ -1,10 +1,9 @@
 //! How each process of a job ended, and what of that decides the answer: a rank that failed while another had made its steps, an operator that
 //! was refused and that nobody heard of.
 
-use super::place::Line;
 use super::process::{Failure, failure};
 use crate::capture::plain::on_one_line;
-use crate::capture::process::{Exception, Trace};
+use crate::capture::process::{Exception, Frame, Trace};
 use serde::Serialize;
 use sim::trace::Kind;
 
@@ -20,7 +19,7 @@ pub struct FailedProcess {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct RefusedOperator {
     pub operator: String,
-    pub line: Option<Line>,
+    pub line: Option<Frame>,
 }
 
 /// Whether what became of a process is the job's matter: it used the GPU, is a rank, or made steps. Others are helpers, whose failure is the
@@ -36,14 +35,12 @@ fn own_exception(trace: &Trace) -> Option<&Exception> {
 
 /// The process that failed first, by itself.
 pub fn failed(traces: &[Trace]) -> Option<FailedProcess> {
-    let mut found: Vec<(&Trace, &Exception)> = traces
+    let (trace, exception) = traces
         .iter()
         .filter(|trace| is_of_the_job(trace))
         .filter_map(|trace| Some((trace, own_exception(trace)?)))
         .filter(|(trace, exception)| !is_of_others(trace, exception, traces) && !succeeded_again(trace, exception, traces))
-        .collect();
-    found.sort_by_key(|(_, exception)| exception.at);
-    let (trace, exception) = found.first()?;
+        .min_by_key(|(_, exception)| exception.at)?;
     Some(FailedProcess { process: trace.process.id, rank: trace.process.rank, failure: failure(trace, exception) })
 }
 
@@ -106,7 +103,7 @@ pub fn refused(traces: &[Trace]) -> Vec<RefusedOperator> {
     for trace in traces {
         for (operator, stack) in &trace.refused_operators {
             let ended = trace.exception.as_ref().is_some_and(|exception| exception.message.contains(operator.as_str()));
-            let line = trace.own_line(*stack).or_else(|| trace.line(*stack)).map(Line::from);
+            let line = trace.own_line(*stack).or_else(|| trace.line(*stack)).cloned();
             let name = operator.rsplit("::").next().unwrap_or(operator);
             let refused = RefusedOperator { operator: name.trim_start_matches("linalg_").to_string(), line };
             if !ended && !found.iter().any(|known| known.line == refused.line) {

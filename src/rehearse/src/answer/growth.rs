@@ -1,7 +1,7 @@
 //! Memory that grows while the script repeats something: blocks that each round makes and nothing frees.
 
 use super::place::LiveBytes;
-use crate::capture::process::{Retainer, Trace, Variable};
+use crate::capture::process::{Retainer, Trace};
 use serde::Serialize;
 use sim::trace::{Category, Kind, MemoryBlock, PassFlags};
 use std::collections::BTreeMap;
@@ -54,11 +54,8 @@ pub fn growth(trace: &Trace, blocks: &[MemoryBlock], device: u16, name: impl Fn(
     let stays = |block: &MemoryBlock| {
         !matches!(block.category, Category::Parameters | Category::OptimizerState | Category::Workspaces | Category::KeyValueCache)
     };
-    let blocks: Vec<(&MemoryBlock, String)> = blocks
-        .iter()
-        .filter(|block| block.device == device && stays(block))
-        .filter_map(|block| Some((block, name(block)?)))
-        .collect();
+    let blocks = blocks.iter().filter(|block| block.device == device && stays(block));
+    let blocks: Vec<(&MemoryBlock, String)> = blocks.filter_map(|block| Some((block, name(block)?))).collect();
     repeated(trace).iter().find_map(|rounds| grown(trace, &blocks, rounds))
 }
 
@@ -138,16 +135,11 @@ fn repeated(trace: &Trace) -> Vec<Rounds> {
         return if steps.len() > 2 { vec![Rounds::new("step".to_string(), &steps)] } else { Vec::new() };
     }
     let several = passes.len() > 1;
-    let mut rounds: Vec<Rounds> = passes
-        .into_iter()
-        .map(|(module, begins)| {
-            let name = match trace.modules.get(&module).filter(|_| several) {
-                Some(module) => format!("forward pass of {module}"),
-                None => "forward pass".to_string(),
-            };
-            Rounds::new(name, &begins)
-        })
-        .collect();
+    let of_module = |(module, begins): (u32, Vec<usize>)| match trace.modules.get(&module).filter(|_| several) {
+        Some(module) => Rounds::new(format!("forward pass of {module}"), &begins),
+        None => Rounds::new("forward pass".to_string(), &begins),
+    };
+    let mut rounds: Vec<Rounds> = passes.into_iter().map(of_module).collect();
     rounds.sort_by_key(|rounds| rounds.count);
     rounds.insert(0, Rounds::new("generation".to_string(), &generations));
     rounds.retain(|rounds| rounds.begins.len() > 2);
@@ -170,14 +162,13 @@ fn kept_by(trace: &Trace, blocks: &[(&MemoryBlock, String)], lines: &[LiveBytes]
         most.and_then(|(variable, _)| trace.variables.get(&variable))
     };
     let all: i64 = lines.iter().map(|line| line.bytes).sum();
-    let variables: Vec<&Variable> = lines.iter().filter(|line| line.bytes * 20 >= all).filter_map(holds).collect();
+    let variables: Vec<&Retainer> = lines.iter().filter(|line| line.bytes * 20 >= all).filter_map(holds).collect();
     let is_of_lines = |keeper: &&Retainer| variables.iter().any(|variable| variable.name == keeper.name);
     let mut keepers: Vec<Retainer> =
         trace.keepers.iter().filter(|keeper| keeper.has_graphs() || is_of_lines(keeper)).cloned().collect();
     for variable in variables {
         if keepers.iter().all(|keeper| keeper.name != variable.name) {
-            let Variable { name, file, function } = variable.clone();
-            keepers.push(Retainer { name, what: "which grows".to_string(), file, function });
+            keepers.push(Retainer { what: "which grows".to_string(), ..variable.clone() });
         }
     }
     keepers

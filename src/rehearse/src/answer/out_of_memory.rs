@@ -1,7 +1,6 @@
 //! Where memory ran out: for good, or in tries that the script caught.
 
-use super::place::Line;
-use crate::capture::process::Trace;
+use crate::capture::process::{Frame, Trace};
 use base::order::grouped;
 use serde::Serialize;
 use sim::trace::{Event, Kind, Phase};
@@ -17,7 +16,7 @@ pub struct OutOfMemory {
 /// Out of memory, caught by the script.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Caught {
-    pub line: Option<Line>,
+    pub line: Option<Frame>,
     pub times: usize,
     /// The most that the script then had and asked for.
     pub largest: i64,
@@ -91,10 +90,10 @@ pub fn failed_tries(events: &[Event], levels: &[i64], tries: &[usize], device: u
 pub fn caught(trace: &Trace, levels: &[i64], tries: &[usize]) -> Vec<Caught> {
     let asked = tries.iter().map(|at| {
         let event = &trace.events[*at];
-        let line = trace.own_line(event.stack).or_else(|| trace.line(event.stack)).map(Line::from);
+        let line = trace.own_line(event.stack).or_else(|| trace.line(event.stack)).cloned();
         (line, levels[*at].saturating_add(event.bytes))
     });
-    let caught = |(line, asked): (Option<Line>, Vec<i64>)| {
+    let caught = |(line, asked): (Option<Frame>, Vec<i64>)| {
         let (times, largest) = (asked.len(), asked.into_iter().max().unwrap_or(0));
         Caught { line, times, largest }
     };

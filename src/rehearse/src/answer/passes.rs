@@ -2,9 +2,10 @@
 
 use super::place::LiveBytes;
 use crate::capture::process::Trace;
+use base::order::grouped;
 use serde::Serialize;
 use sim::trace::{Category, Event, Kind, MemoryBlock, PassFlags, Phase};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 /// Whether a script trains: then what it does without gradients is evaluation, else inference. One that ended in its first forward pass does
 /// where that had gradients and the module's own flag says so.
@@ -51,12 +52,8 @@ pub struct NeedlessGraphs {
 pub fn needless_graphs(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -> Option<NeedlessGraphs> {
     let events = trace.events.as_slice();
     let trains = trains(events);
-    let passes: Vec<(usize, PassFlags)> = events
-        .iter()
-        .enumerate()
-        .filter(|(_, event)| event.kind == Kind::Pass)
-        .map(|(at, event)| (at, PassFlags::of(event)))
-        .collect();
+    let pass = |(at, event): (usize, &Event)| (event.kind == Kind::Pass).then(|| (at, PassFlags::of(event)));
+    let passes: Vec<(usize, PassFlags)> = events.iter().enumerate().filter_map(pass).collect();
     let end_of = |n: usize| passes.get(n + 1).map_or(events.len(), |next| next.0);
     let is_needless = |n: &usize| {
         let (at, flags) = passes[*n];
@@ -114,18 +111,15 @@ pub fn leftovers(
     };
     let total: i64 =
         blocks.iter().filter(|block| block.device == device && block.lives_after(moment)).map(|block| block.rounded).sum();
-    let mut lines: BTreeMap<String, Leftover> = BTreeMap::new();
-    for block in blocks.iter().filter(is_left) {
-        let Some(name) = name(block) else { continue };
-        let held = LiveBytes { name: name.clone(), bytes: 0, blocks: 0, source: None };
-        let line = lines.entry(name).or_insert(Leftover { made: held, variable: None });
-        line.made.bytes += block.rounded;
-        line.made.blocks += 1;
-        let variable = trace.variables.get(&block.variable).map(|variable| variable.name.clone());
-        line.variable = line.variable.take().or(variable);
-    }
-    let mut found: Vec<Leftover> = lines.into_values().filter(|line| line.made.bytes * 100 >= total).collect();
-    found.sort_by_key(|line| -line.made.bytes);
+    let left = |(name, blocks): (String, Vec<&MemoryBlock>)| {
+        let variable = blocks.iter().find_map(|block| trace.variables.get(&block.variable));
+        let bytes = blocks.iter().map(|block| block.rounded).sum();
+        let made = LiveBytes { name, bytes, blocks: blocks.len(), source: None };
+        Leftover { made, variable: variable.map(|variable| variable.name.clone()) }
+    };
+    let by_line = grouped(blocks.iter().filter(is_left).filter_map(|block| Some((name(block)?, block))));
+    let mut found: Vec<Leftover> = by_line.into_iter().map(left).filter(|line| line.made.bytes * 100 >= total).collect();
+    found.sort_by(|a, b| b.made.bytes.cmp(&a.made.bytes).then_with(|| a.made.name.cmp(&b.made.name)));
     found
 }
 

@@ -2,8 +2,8 @@
 
 use super::contents::{BlockGroup, contents};
 use super::passes::{pass_of, phase_name, step_of, trains};
-use super::place::{Line, LiveBytes, MOST_ROWS, alike, module_of};
-use crate::capture::process::Trace;
+use super::place::{LiveBytes, MOST_ROWS, alike, module_of};
+use crate::capture::process::{Frame, Trace};
 use serde::Serialize;
 use sim::trace::{MemoryBlock, Phase};
 use std::collections::HashMap;
@@ -17,10 +17,10 @@ pub struct Peak {
     /// Number of the forward pass, of all that outermost modules made; 0 before the first.
     pub pass: i64,
     /// What ran then: the innermost line outside of PyTorch, and the script's own that led there, where that is another.
-    pub line: Option<Line>,
-    pub called_from: Option<Line>,
+    pub line: Option<Frame>,
+    pub called_from: Option<Frame>,
     /// In a backward pass: the line of the forward pass that is gone back through.
-    pub forward_line: Option<Line>,
+    pub forward_line: Option<Frame>,
     pub module: Option<String>,
     pub operator: Option<String>,
     pub bytes: i64,
@@ -39,7 +39,7 @@ pub fn peak(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -
         return Peak { phase: Phase::Load.name(), ..Peak::default() };
     };
     let live: Vec<&MemoryBlock> = blocks.iter().filter(|block| block.device == device && block.lives_after(moment)).collect();
-    let line = |stack: u32| trace.line(stack).map(Line::from);
+    let line = |stack: u32| trace.line(stack).cloned();
     let by = |name: &dyn Fn(&MemoryBlock) -> Option<String>| {
         let mut held: HashMap<String, LiveBytes> = HashMap::new();
         for block in &live {
@@ -60,7 +60,7 @@ pub fn peak(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -
         phase: phase_name(event.phase, trains),
         pass: pass_of(events, moment),
         line: line(event.stack),
-        called_from: trace.own_line(event.stack).map(Line::from),
+        called_from: trace.own_line(event.stack).cloned(),
         forward_line: line(event.origin),
         module: trace.modules.get(&event.module).cloned(),
         operator: trace.operators.get(&event.operator.into()).cloned(),

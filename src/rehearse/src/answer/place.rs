@@ -1,21 +1,8 @@
 //! Lines and modules of a script, and the bytes of blocks that are theirs.
 
-use crate::capture::process::{Frame, Trace};
+use crate::capture::process::Trace;
 use serde::Serialize;
 use sim::trace::MemoryBlock;
-
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, schemars::JsonSchema)]
-pub struct Line {
-    pub file: String,
-    pub line: u32,
-    pub function: String,
-}
-
-impl From<&Frame> for Line {
-    fn from(frame: &Frame) -> Line {
-        Line { file: frame.file.clone(), line: frame.line, function: frame.function.clone() }
-    }
-}
 
 /// Bytes of blocks that live at the peak.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]

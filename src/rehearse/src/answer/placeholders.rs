@@ -1,7 +1,6 @@
 //! What the script read and nobody computed, and what a library allocates and nobody knows.
 
-use super::place::Line;
-use crate::capture::process::Trace;
+use crate::capture::process::{Frame, Trace};
 use base::order::{distinct, grouped};
 use serde::Serialize;
 use sim::trace::{Event, Kind};
@@ -10,7 +9,7 @@ use sim::trace::{Event, Kind};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct PlaceholderValue {
     pub operator: String,
-    pub line: Option<Line>,
+    pub line: Option<Frame>,
     pub times: usize,
     /// Where it decided a size, or is a count: elements that were taken, the least and the most, and the most that there could have been.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -25,24 +24,27 @@ pub struct PlaceholderSize {
     pub possible: i64,
 }
 
-/// No decision of the script hangs on what these read: Dynamo prints what it guards, Inductor keeps what it tunes with.
-pub const BESIDE: [&str; 2] = ["/torch/_dynamo/convert_frame.py", "/torch/_inductor/runtime/triton_heuristics.py"];
+/// Whether a decision of the script may hang on what is read there: Dynamo prints what it guards, Inductor keeps what it tunes with.
+pub fn may_decide(trace: &Trace, stack: u32) -> bool {
+    const BESIDE: [&str; 2] = ["/torch/_dynamo/convert_frame.py", "/torch/_inductor/runtime/triton_heuristics.py"];
+    !trace.stack(stack).any(|frame| BESIDE.iter().any(|file| frame.file.ends_with(file)))
+}
 
 /// An operator whose library takes memory of its own that nobody knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Uncounted {
     pub operator: String,
     pub library: String,
-    pub line: Option<Line>,
+    pub line: Option<Frame>,
 }
 
 pub fn placeholders(trace: &Trace) -> Vec<PlaceholderValue> {
-    let decides = |event: &&Event| !trace.stack(event.stack).any(|frame| BESIDE.iter().any(|file| frame.file.ends_with(file)));
-    let read = trace.events.iter().filter(|event| event.kind == Kind::Placeholder).filter(decides).map(|event| {
+    let decides = |event: &&Event| event.kind == Kind::Placeholder && may_decide(trace, event.stack);
+    let read = trace.events.iter().filter(decides).map(|event| {
         let operator = trace.operators.get(&event.operator.into()).cloned().unwrap_or_default();
         let (taken, possible) = (event.rounded, i64::try_from(event.address).unwrap_or(0));
         let size = (possible > 0).then_some(PlaceholderSize { least: taken, most: taken, possible });
-        ((operator, trace.line(event.stack).map(Line::from)), size)
+        ((operator, trace.line(event.stack).cloned()), size)
     });
     let widest = |a: PlaceholderSize, b: PlaceholderSize| PlaceholderSize {
         least: a.least.min(b.least),
@@ -62,6 +64,6 @@ pub fn uncounted(trace: &Trace) -> Vec<Uncounted> {
     distinct(trace.events.iter().filter(|event| event.kind == Kind::Alloc).filter_map(|event| {
         let library = trace.uncounted.get(&event.operator.into())?.clone();
         let operator = trace.operators.get(&event.operator.into()).cloned().unwrap_or_default();
-        Some(Uncounted { operator, library, line: trace.line(event.stack).map(Line::from) })
+        Some(Uncounted { operator, library, line: trace.line(event.stack).cloned() })
     }))
 }

@@ -7,12 +7,12 @@ use super::out_of_memory::{Caught, OutOfMemory, caught, failed_tries, is_told_of
 use super::passes::{Leftover, NeedlessGraphs, leftovers, name_autocast_copies, needless_graphs};
 use super::peak::{Peak, peak};
 use super::phases::{PhaseRow, phases};
-use super::place::Line;
 use super::placeholders::{PlaceholderValue, Uncounted, placeholders, uncounted};
 use crate::capture::plain::on_one_line;
-use crate::capture::process::{Exception, LineNumber, PlaceholderBranch, SkippedCode, Trace};
+use crate::capture::process::{Exception, Frame, PlaceholderBranch, SkippedCode, Trace, line_number};
 use serde::Serialize;
 use sim::trace::{Event, Kind, MemoryBlock, blocks};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// One process on one card.
@@ -73,19 +73,17 @@ pub struct Failure {
     #[serde(rename = "type")]
     pub kind: String,
     pub message: String,
-    pub line: Option<Line>,
+    pub line: Option<Frame>,
 }
 
 /// What a process needs of each card that it used. Of one that used none its exception.
 pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer> {
     let mut blocks = blocks(&trace.events);
     name_autocast_copies(trace, &mut blocks);
-    let mut devices: Vec<u16> =
+    let mut devices: BTreeSet<u16> =
         trace.events.iter().filter(|e| matches!(e.kind, Kind::Alloc | Kind::OutOfMemory)).map(|e| e.device).collect();
-    devices.sort_unstable();
-    devices.dedup();
     if devices.is_empty() && trace.exception.is_some() {
-        devices.push(0);
+        devices.insert(0);
     }
     devices.into_iter().map(|device| on_device(trace, &blocks, device, command_failed)).collect()
 }
@@ -151,9 +149,9 @@ fn on_device(trace: &Trace, blocks: &[MemoryBlock], device: u16, command_failed:
 }
 
 pub fn failure(trace: &Trace, exception: &Exception) -> Failure {
-    let line = |(file, line, function): &(String, LineNumber, String)| Line {
+    let line = |(file, line, function): &(String, i64, String)| Frame {
         file: file.clone(),
-        line: line.0,
+        line: line_number(*line),
         function: on_one_line(function),
     };
     let own = exception.frames.iter().rev().find(|(file, _, _)| !trace.is_library(file)).or(exception.frames.last());

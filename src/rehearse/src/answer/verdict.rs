@@ -15,7 +15,7 @@ use crate::capture::session::{Capture, Found, Needs, OtherValues, ScriptFailed, 
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 use sim::cards::Card;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 
 /// Whether the script can run on the card.
@@ -205,14 +205,6 @@ impl Answer {
         self.complete(needs, card);
     }
 
-    /// Adds what is written in the lines that hold memory at the peak, by `file:line`.
-    fn quote(&mut self, lines: &BTreeMap<String, String>) {
-        for peak in self.processes.iter_mut().map(|process| &mut process.peak) {
-            peak.lines.iter_mut().for_each(|held| held.source = lines.get(&held.name).cloned());
-            peak.contents.iter_mut().for_each(|group| group.source = lines.get(&group.line).cloned());
-        }
-    }
-
     /// Reads what is written in those lines; of a file that is not there, nothing.
     pub fn lines(&self) -> BTreeMap<String, String> {
         let mut files: HashMap<String, String> = HashMap::new();
@@ -222,17 +214,19 @@ impl Answer {
             let number: usize = number.parse().ok()?;
             Some(text.lines().nth(number.wrapping_sub(1))?.trim().to_string())
         };
-        let names = self
-            .processes
-            .iter()
-            .map(|process| &process.peak)
-            .flat_map(|peak| peak.lines.iter().map(|held| &held.name).chain(peak.contents.iter().map(|group| &group.line)));
+        let peaks = self.processes.iter().map(|process| &process.peak);
+        let names =
+            peaks.flat_map(|peak| peak.lines.iter().map(|held| &held.name).chain(peak.contents.iter().map(|group| &group.line)));
         names.filter_map(|name| Some((name.clone(), line(name)?))).collect()
     }
 
     /// Adds what was found out beside the capture.
     pub fn add(&mut self, found: &Found, card: &Card) {
-        self.quote(&found.lines);
+        // What is written in the lines that hold memory at the peak.
+        for peak in self.processes.iter_mut().map(|process| &mut process.peak) {
+            peak.lines.iter_mut().for_each(|held| held.source = found.lines.get(&held.name).cloned());
+            peak.contents.iter_mut().for_each(|group| group.source = found.lines.get(&group.line).cloned());
+        }
         if let Some(needs) = found.needs {
             self.complete(needs, card);
             if !self.verdict.fits() && self.went_on_after().is_some() {
@@ -252,9 +246,8 @@ impl Answer {
 fn source(file: &str) -> Option<String> {
     const LARGEST: u64 = 16 << 20;
     let about = fs::metadata(file).ok()?;
-    (about.is_file() && (1..=LARGEST).contains(&about.len()))
-        .then(|| fs::read(file))
-        .map(|bytes| Some(String::from_utf8_lossy(&bytes.ok()?).into_owned()))?
+    let is_text = about.is_file() && (1..=LARGEST).contains(&about.len());
+    is_text.then(|| Some(String::from_utf8_lossy(&fs::read(file).ok()?).into_owned()))?
 }
 
 /// What came of a session.
@@ -350,16 +343,8 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     Ok(answer)
 }
 
-/// The time of a step, or why there is none.
+/// The time of a step, of the process whose steps take longest; or why there is none.
 fn predicted(run: &Capture, steps: u32) -> (Option<Prediction>, Option<String>) {
-    match time(run, steps) {
-        Ok(time) => (Some(time), None),
-        Err(why) => (None, Some(why)),
-    }
-}
-
-/// Of the process whose steps take longest.
-fn time(run: &Capture, steps: u32) -> Result<Prediction, String> {
     let predicted = |trace: &Trace| {
         let mut time = predict(trace, &run.card, steps, run.host_factor)?;
         let loading = Loading::of(trace, &run.traces, time.seconds(), (steps, run.cores));
@@ -370,7 +355,10 @@ fn time(run: &Capture, steps: u32) -> Result<Prediction, String> {
     let length = |one: &Result<Prediction, String>| one.as_ref().map_or(0.0, |time| time.step_seconds);
     // Of several that are as long the first.
     let longest = run.traces.iter().rev().map(predicted).max_by(|a, b| length(a).total_cmp(&length(b)));
-    longest.unwrap_or_else(|| Err("nothing ran on the GPU".to_string()))
+    match longest.unwrap_or_else(|| Err("nothing ran on the GPU".to_string())) {
+        Ok(time) => (Some(time), None),
+        Err(why) => (None, Some(why)),
+    }
 }
 
 /// Why nothing was seen.
@@ -417,10 +405,7 @@ fn device_flags(command: &[String]) -> String {
             ["device", "gpu", "gpus", "cuda", "accelerator"].iter().any(|of| flag.split(['-', '_']).any(|part| part == *of))
         })
     };
-    let mut flags: Vec<&str> = words.filter(is_device).collect();
-    flags.sort_unstable();
-    flags.dedup();
-    match flags.as_slice() {
+    match Vec::from_iter(words.filter(is_device).collect::<BTreeSet<&str>>()).as_slice() {
         [] => ": have it put its model and batches there, as with .to(\"cuda\"), or set its flag or setting for the device, as in --device cuda".to_string(),
         flags => format!("; it has {}: set that, as in --device cuda", flags.join(", ")),
     }

@@ -23,14 +23,14 @@ use super::loading::{Fetch, ScriptLoader};
 use super::plain::on_one_line;
 use super::work::Work;
 use anyhow::{Context, Result, ensure};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use sim::trace::{self, Event, Phase};
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
 /// A place in a Python file.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Frame {
     pub file: String,
     /// 0 where Python knows none.
@@ -71,7 +71,7 @@ pub struct Exception {
     pub message: String,
     pub out_of_memory: bool,
     /// Outermost first.
-    pub frames: Vec<(String, LineNumber, String)>,
+    pub frames: Vec<(String, i64, String)>,
     pub at: u64,
     /// It ended a thread, and the process went on.
     pub of_thread: bool,
@@ -79,14 +79,9 @@ pub struct Exception {
     pub of_others: bool,
 }
 
-/// A line's number as Python gives it, which can be negative or too large; 0 where it is no line of a file.
-#[derive(Debug, Clone, Copy)]
-pub struct LineNumber(pub u32);
-
-impl<'de> Deserialize<'de> for LineNumber {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<LineNumber, D::Error> {
-        Ok(LineNumber(u32::try_from(i64::deserialize(from)?).unwrap_or(0)))
-    }
+/// Of what Python gives, which can be negative or too large; 0 where it is no line of a file.
+pub fn line_number(given: i64) -> u32 {
+    u32::try_from(given).unwrap_or(0)
 }
 
 /// What became of a technique that was switched on from outside.
@@ -117,12 +112,12 @@ pub struct SkippedCode {
     pub line: u32,
 }
 
-/// A variable of the script that holds tensors of several steps.
+/// A variable of the script that holds tensors of several steps, or held a block when that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 pub struct Retainer {
     #[serde(rename = "keeps")]
     pub name: String,
-    /// How: a list of tensors, a sum with the graphs of what was added.
+    /// How: a list of tensors, a sum with the graphs of what was added; empty where a block is all that is known.
     pub what: String,
     pub file: String,
     pub function: String,
@@ -133,14 +128,6 @@ impl Retainer {
     pub fn has_graphs(&self) -> bool {
         self.what.contains(" graphs")
     }
-}
-
-/// A variable of the script that held a block when that was looked at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Variable {
-    pub name: String,
-    pub file: String,
-    pub function: String,
 }
 
 /// Sizes of an input of the outermost module, where they were not the same at each forward pass.
@@ -200,7 +187,7 @@ pub struct Trace {
     pub stacks: HashMap<u32, Vec<u32>>,
     pub modules: HashMap<u32, String>,
     pub tensors: HashMap<u32, String>,
-    pub variables: HashMap<u32, Variable>,
+    pub variables: HashMap<u32, Retainer>,
     pub operators: HashMap<u32, String>,
     /// Of operators whose library takes memory that nobody knows, the library.
     pub uncounted: HashMap<u32, String>,
@@ -240,15 +227,6 @@ pub struct Trace {
     pub work: Vec<Work>,
 }
 
-/// What CUDA came up with.
-#[derive(Deserialize)]
-struct Devices {
-    device: String,
-    devices: u32,
-    #[serde(default)]
-    cards: Vec<usize>,
-}
-
 /// Of the form of `names`.
 pub const VERSION: u32 = 1;
 
@@ -257,9 +235,9 @@ pub const VERSION: u32 = 1;
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum TraceLine {
     Process(Process),
-    Device(Devices),
+    Device { device: String, devices: u32, cards: Option<Vec<usize>> },
     Communicator { communicator: u32 },
-    Frame { frame: u32, file: String, line: LineNumber, function: String },
+    Frame { frame: u32, file: String, line: i64, function: String },
     Generated { generated: String, lines: Vec<Origin> },
     Stack { stack: u32, frames: Vec<u32> },
     Module { module: u32, name: String },
@@ -336,10 +314,12 @@ impl Trace {
     fn name(&mut self, line: TraceLine) {
         match line {
             TraceLine::Process(process) => self.process = process,
-            TraceLine::Device(Devices { device, devices, cards }) => (self.devices, self.cards) = (Some((device, devices)), cards),
+            TraceLine::Device { device, devices, cards } => {
+                (self.devices, self.cards) = (Some((device, devices)), cards.unwrap_or_default())
+            }
             TraceLine::Communicator { communicator } => self.communicators.push(communicator),
             TraceLine::Frame { frame, file, line, function } => {
-                let line = line.0;
+                let line = line_number(line);
                 let from = self.generated.get(&file).and_then(|lines| lines[..lines.partition_point(|from| from.0 <= line)].last());
                 let known = match from {
                     Some((_, file, line, function, module)) => {
@@ -355,7 +335,7 @@ impl Trace {
             TraceLine::Module { module, name } => drop(self.modules.insert(module, on_one_line(&name))),
             TraceLine::Tensor { tensor, name } => drop(self.tensors.insert(tensor, on_one_line(&name))),
             TraceLine::Variable { variable, name, file, function } => {
-                let known = Variable { name: on_one_line(&name), file, function: on_one_line(&function) };
+                let known = Retainer { name: on_one_line(&name), what: String::new(), file, function: on_one_line(&function) };
                 self.variables.insert(variable, known);
             }
             TraceLine::Operator { operator, name, uncounted } => {
@@ -487,22 +467,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_was_killed_at_once_has_no_events_and_what_is_no_trace_is_refused() {
+    fn a_process_that_was_killed_at_once_has_nothing_and_what_another_version_wrote_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
-        write("names", "");
-        write("events", "");
-        assert!(Trace::read(folder.path()).unwrap().events.is_empty());
-        write("events", &"another format ".repeat(10));
-        let error = format!("{:#}", Trace::read(folder.path()).unwrap_err());
-        assert!(error.contains("it is no trace of this version"), "{error}");
-        for version in ["", r#""version":0,"#] {
-            write(
-                "names",
-                &format!(r#"{{"kind":"process","process":7,{version}"parent":1,"arguments":[],"python":"3","torch":"2"}}{}"#, "\n"),
-            );
-            let error = format!("{:#}", Trace::read(folder.path()).unwrap_err());
-            assert!(error.contains("form 0; this one reads") && error.contains("rehearse the script again"), "{error}");
+        let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
+        let read = || Trace::read(folder.path()).map_err(|error| format!("{error:#}"));
+        ["names", "events", "work"].into_iter().for_each(|name| write(name, b""));
+        let killed = read().unwrap();
+        assert_eq!((killed.events.len(), killed.work.len()), (0, 0));
+        let work = |magic: &[u8], record: u32| [magic, &record.to_le_bytes()[..], &[0; 52 + 176][..]].concat();
+        write("work", &work(b"VLWORK03", 88));
+        assert_eq!(read().unwrap().work.len(), 2);
+        let process = |version: &str| {
+            format!(r#"{{"kind":"process","process":7,{version}"parent":1,"arguments":[],"python":"3","torch":"2"}}"#) + "\n"
+        };
+        for (name, bytes, why) in [
+            ("work", work(b"VLWORK02", 80), "another version"),
+            ("work", work(b"VLWORK03", 80), "rehearse the script again"),
+            ("events", b"another format ".repeat(10), "it is no trace of this version"),
+            ("names", process("").into_bytes(), "form 0; this one reads"),
+            ("names", process(r#""version":0,"#).into_bytes(), "rehearse the script again"),
+        ] {
+            write(name, &bytes);
+            let refused = read().unwrap_err();
+            assert!(refused.contains(why), "{refused}");
+            write(name, b"");
         }
     }
 

@@ -24,7 +24,7 @@ use std::process::ExitStatus;
 pub const FAILED: &str = "failed";
 
 /// What a command under rehearsal left: `session.json` in the session's folder, and what its processes wrote there.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Capture {
     /// Of the form of all of it.
     pub version: u32,
@@ -122,36 +122,11 @@ const OF_PROCESS: [&str; 5] = ["names", "events", "work", "loading", "lost"];
 impl Capture {
     /// Of a command that ended well at once, in whose folder nothing has been read yet.
     pub fn new(command: Vec<String>, card: Card, folder: &Path) -> Capture {
-        Capture {
-            version: VERSION,
-            command,
-            card,
-            gpus: 1,
-            lag: 0,
-            host_factor: 1.0,
-            timeout: None,
-            host_memory: 0,
-            seconds: 0.0,
-            cores: 1,
-            status: 0,
-            timed_out: false,
-            interrupted: false,
-            held: None,
-            last_line_of_stderr: String::new(),
-            found: Found::default(),
-            folder: folder.to_owned(),
-            traces: Vec::new(),
-            occupancy: Occupancy::default(),
-            hooked: false,
-            without_torch: None,
-            not_set_up: None,
-        }
+        let (version, folder) = (VERSION, folder.to_owned());
+        Capture { version, command, card, folder, gpus: 1, host_factor: 1.0, cores: 1, ..Capture::default() }
     }
 
     /// Adds what processes wrote into the folder.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub fn of_session(mut self) -> Result<Capture> {
         let session = &self.folder;
         self.occupancy = Occupancy::of_session(session);

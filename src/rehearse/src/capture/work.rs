@@ -146,9 +146,6 @@ impl Work {
     }
 
     /// What a process's folder holds of it; nothing where CUDA never came up.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is none of this version's.
     pub fn of_folder(folder: &Path) -> Result<Vec<Work>> {
         let path = folder.join("work");
         if !path.exists() {
@@ -159,7 +156,7 @@ impl Work {
         if bytes.len() < HEADER {
             return Ok(Vec::new());
         }
-        let (magic, record) = (&bytes[..MAGIC.len()], u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]));
+        let (magic, record) = (&bytes[..MAGIC.len()], u32::from_le_bytes(field(&bytes, 8)));
         ensure!(
             magic == MAGIC && record == RECORD as u32,
             "{} was written by another version of vramlab ({}, records of {record} bytes; this one reads {}, {RECORD} bytes), so that no \
@@ -179,24 +176,11 @@ impl Work {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_record_of_an_older_version_says_so() {
-        let folder = tempfile::tempdir().unwrap();
-        let of = |magic: &[u8], record: u32, more: usize| {
-            let header = [magic, &record.to_le_bytes()[..], &[0; 52][..]].concat();
-            fs::write(folder.path().join("work"), [header, vec![0; more]].concat()).unwrap();
-            Work::of_folder(folder.path()).map_err(|error| error.to_string())
-        };
-        assert_eq!(of(MAGIC, 88, 176).unwrap().len(), 2);
-        for (magic, record) in [(b"VLWORK02", 80), (b"VLWORK03", 80)] {
-            let error = of(magic, record, 0).unwrap_err();
-            assert!(error.contains("another version") && error.contains("rehearse the script again"), "{error}");
-        }
-        // A process that was killed meanwhile.
-        fs::write(folder.path().join("work"), b"VL").unwrap();
-        assert_eq!(Work::of_folder(folder.path()).unwrap(), []);
+impl Work {
+    /// A product of two matrices in half precision.
+    pub fn product(m: u32, n: u32, k: u32) -> Work {
+        let [rows, columns, depth] = [m, n, k].map(f64::from);
+        let (flops, bytes) = (2.0 * rows * columns * depth, 2.0 * (rows * depth + depth * columns + rows * columns));
+        Work { kind: WorkKind::Matmul, alignment: 8, flops, bytes, m, n, k, ..Work::default() }
     }
 }

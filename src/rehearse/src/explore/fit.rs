@@ -9,7 +9,7 @@ use crate::capture::session::ScriptFailed;
 use crate::run::executor::{Rehearsal, Variant};
 use crate::show::text::short_failure;
 use crate::show::words::signed_or_dash;
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Error, Result, anyhow, ensure};
 use base::units::{Bytes, Seconds, significant};
 use serde::Serialize;
 use sim::cards::Card;
@@ -201,89 +201,72 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
     let mut best: Option<(u64, i64, i64)> = None;
     let mut tried: Vec<TriedNumber> = Vec::new();
     let (mut rehearsals, mut unknown) = (0, None);
+    let no_effect = |less: u64, more: u64| {
+        anyhow!(
+            "the command was given {} and {} and asked for the same memory, so there is no largest: is it the flag that the script reads, and has it data for more?",
+            template.text(less),
+            template.text(more)
+        )
+    };
     let courses: RefCell<Vec<(u64, AllocationTrace)>> = RefCell::default();
     let mut failed: Vec<(u64, AllocationTrace)> = Vec::new();
     let mut ends_at: Option<u64> = None;
     let boundary_guess = |low, high| replay::largest(rehearsal, &courses.borrow(), low, high);
     let first = now.unwrap_or(if of == Dimension::Context { FIRST_CONTEXT } else { FIRST });
-    let largest = search(first, room, boundary_guess, |number| {
-        let command = template.with(&rehearsal.command, number);
-        let variant = Variant { command: Some(command), ..Variant::default() };
-        let rehearsal = Rehearsal { variant, ..rehearsal.clone() };
+    let (largest, fitted_end) = search(first, room, boundary_guess, no_effect, |number| {
+        let rehearsal = with_number(rehearsal, template, number);
         let run = rehearsal.run_in_silence()?;
         let answer = answer(&run)?;
         if rehearsals == 0 {
             unknown = rehearsal.unknown(&run.traces);
         }
         rehearsals += 1;
-        // With so much it did not run, where it went on with less.
-        let verdict = match answer.verdict {
-            fits if fits.fits() && answer.went_on_after().is_some() => RehearsalVerdict::DoesNotFit,
-            verdict => verdict,
+        let fits = match answer.verdict {
+            // With so much it did not run, where it went on with less.
+            verdict if verdict.fits() && answer.went_on_after().is_some() => false,
+            RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits => true,
+            RehearsalVerdict::DoesNotFit => false,
+            _ => {
+                let why = short_failure(&answer, &run);
+                let fits = best.map_or(String::new(), |(most, ..)| format!("; with {} it fits {card}", template.text(most)));
+                return Err(ScriptFailed(format!("the script failed with {}: {why}{fits}", template.text(number))).into());
+            }
         };
-        if matches!(verdict, RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits | RehearsalVerdict::DoesNotFit) {
-            let fits = verdict.fits();
-            let time = answer.time.as_ref().filter(|_| fits).map(TriedTime::of);
-            tried.push(TriedNumber { number, fits, peak_reserved: fits.then_some(answer.peak_reserved), time });
-        }
-        let log = |what: &str| {
-            (rehearsal.progress)(&format!("{card}, {}: {what}", template.text(number)));
-        };
+        let time = answer.time.as_ref().filter(|_| fits).map(TriedTime::of);
+        tried.push(TriedNumber { number, fits, peak_reserved: fits.then_some(answer.peak_reserved), time });
+        let reserved = Bytes(answer.peak_reserved.unsigned_abs());
+        let what = if fits { format!("fits, {reserved} reserved") } else { "does not fit".to_string() };
+        (rehearsal.progress)(&format!("{card}, {}: {what}", template.text(number)));
         let worst = answer.processes.first();
         let course = |worst: &ProcessAnswer| {
             let trace = run.traces.iter().find(|trace| trace.process.id == worst.process)?;
             Some(AllocationTrace::of(trace, worst))
         };
-        match verdict {
-            RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits => {
-                log(&format!("fits, {} reserved", Bytes(answer.peak_reserved.unsigned_abs())));
-                if best.is_none_or(|(most, ..)| number > most) {
-                    best = Some((number, answer.peak_reserved, answer.headroom));
-                }
-                if let Some(course) = worst.and_then(course) {
-                    let mut courses = courses.borrow_mut();
-                    courses.push((number, course));
-                    courses.sort_by_key(|(number, _)| *number);
-                }
-                Ok(Probe::Fits { allocated: answer.peak_allocated })
+        if fits {
+            if best.is_none_or(|(most, ..)| number > most) {
+                best = Some((number, answer.peak_reserved, answer.headroom));
             }
-            RehearsalVerdict::DoesNotFit => {
-                log("does not fit");
-                // What runs out while loading has nothing to do with a batch; after that each of another size asks for something else.
-                let has_ended = |worst: &&ProcessAnswer| worst.out_of_memory.is_some() && worst.peak.phase != Phase::Load.name();
-                if let Some(course) = worst.filter(has_ended).and_then(course) {
-                    match failed.iter().find(|(other, of_other)| *other != number && *of_other == course) {
-                        // Some number made a difference: it is the data that end.
-                        Some((other, _)) if best.is_some() => {
-                            ends_at = Some(ends_at.unwrap_or(u64::MAX).min(number.min(*other)));
-                            failed.push((number, course));
-                        }
-                        Some((other, _)) => return Err(FlagHasNoEffect(number.min(*other), number.max(*other)).into()),
-                        None => failed.push((number, course)),
-                    }
-                }
-                let idle = worst.and_then(|w| Some(room - w.out_of_memory.as_ref()?.free - w.peak.bytes)).unwrap_or(0);
-                Ok(Probe::OutOfMemory { idle: idle.max(0) })
+            if let Some(course) = worst.and_then(course) {
+                let mut courses = courses.borrow_mut();
+                courses.push((number, course));
+                courses.sort_by_key(|(number, _)| *number);
             }
-            RehearsalVerdict::ScriptFailed
-            | RehearsalVerdict::TimedOut
-            | RehearsalVerdict::Interrupted
-            | RehearsalVerdict::FitsInPart => {
-                let why = short_failure(&answer, &run);
-                let fits = best.map_or(String::new(), |(most, ..)| format!("; with {} it fits {card}", template.text(most)));
-                Err(ScriptFailed(format!("the script failed with {}: {why}{fits}", template.text(number))).into())
-            }
+            return Ok(Probe::Fits { allocated: answer.peak_allocated });
         }
-    })
-    .map_err(|error| match error.downcast::<FlagHasNoEffect>() {
-        Ok(FlagHasNoEffect(less, more)) => anyhow!(
-            "the command was given {} and {} and asked for the same memory, so there is no largest: is it the flag that the script reads, and has it data for more?",
-            template.text(less),
-            template.text(more)
-        ),
-        Err(error) => error,
+        // What runs out while loading has nothing to do with a batch; after that each of another size asks for something else.
+        let has_ended = |worst: &&ProcessAnswer| worst.out_of_memory.is_some() && worst.peak.phase != Phase::Load.name();
+        if let Some(course) = worst.filter(has_ended).and_then(course) {
+            if let Some((other, _)) = failed.iter().find(|(other, of_other)| *other != number && *of_other == course) {
+                let (less, more) = (number.min(*other), number.max(*other));
+                // Where some number made a difference it is the data that end.
+                ensure!(best.is_some(), no_effect(less, more));
+                ends_at = Some(ends_at.unwrap_or(u64::MAX).min(less));
+            }
+            failed.push((number, course));
+        }
+        let idle = worst.and_then(|w| Some(room - w.out_of_memory.as_ref()?.free - w.peak.bytes)).unwrap_or(0);
+        Ok(Probe::OutOfMemory { idle: idle.max(0) })
     })?;
-    let LargestBatch { largest, ends_at: fitted_end } = largest;
     let ends_at = fitted_end.or(ends_at);
     let recommended = recommended(rehearsal, template, &courses.borrow(), largest);
     tried.sort_by_key(|tried| tried.number);
@@ -303,11 +286,15 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
     })
 }
 
+fn with_number(rehearsal: &Rehearsal, template: &FlagTemplate, number: u64) -> Rehearsal {
+    let command = Some(template.with(&rehearsal.command, number));
+    Rehearsal { variant: Variant { command, ..Variant::default() }, ..rehearsal.clone() }
+}
+
 /// The largest number whose need is not near to what the card has: by a replay of what fitted, and seen in a rehearsal.
 fn recommended(rehearsal: &Rehearsal, template: &FlagTemplate, courses: &[(u64, AllocationTrace)], largest: u64) -> Option<u64> {
     let is_far = |number: u64| -> Option<bool> {
-        let variant = Variant { command: Some(template.with(&rehearsal.command, number)), ..Variant::default() };
-        let one = Rehearsal { variant, ..rehearsal.clone() };
+        let one = with_number(rehearsal, template, number);
         let run = one.run_in_silence().ok()?;
         let answer = answer(&run).ok()?;
         let needs = replay::needed(&one, &answer.processes, &run.traces, &answer.cards).ok()?;
@@ -332,18 +319,6 @@ fn recommended(rehearsal: &Rehearsal, template: &FlagTemplate, courses: &[(u64, 
 /// How many numbers are tried for one that is surely no more than the card has.
 const TRIES: usize = 4;
 
-/// Two numbers with which the same is asked for.
-#[derive(Debug)]
-struct FlagHasNoEffect(u64, u64);
-
-impl std::fmt::Display for FlagHasNoEffect {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        write!(f, "{} and {} make no difference", self.0, self.1)
-    }
-}
-
-impl std::error::Error for FlagHasNoEffect {}
-
 /// What a rehearsal of one number showed.
 enum Probe {
     /// Most bytes allocated.
@@ -359,21 +334,22 @@ const FIRST_CONTEXT: u64 = 256;
 /// No number larger than this is tried.
 const MOST: u64 = 1 << 24;
 
-/// The largest number that fits into so many bytes; 0 where 1 does not fit. `boundary_guess` says from two that fitted where it should be, between
+/// The largest number that fits into so many bytes; 0 where 1 does not fit; and from where on more makes no difference, where that is so for the
+/// script's data. Where it is for any number, `no_effect` is the error. `boundary_guess` says from two that fitted where it should be, between
 /// one that fits and one that does not; then each side of it is tried until two neighbours are on both sides. Where it cannot say, the line
 /// through the bytes of the two is gone along.
 fn search(
     first: u64,
     room: i64,
     boundary_guess: impl Fn(u64, u64) -> Option<u64>,
+    no_effect: impl Fn(u64, u64) -> Error,
     mut rehearse: impl FnMut(u64) -> Result<Probe>,
-) -> Result<LargestBatch> {
+) -> Result<(u64, Option<u64>)> {
     let (mut low, mut high) = (0, MOST + 1);
     let mut fitted: Vec<(u64, i64)> = Vec::new();
     let mut idle = None;
-    // Whether the last one fitted, how often the boundary was guessed since memory ran out first, and how far the next one is.
-    let (mut guesses, mut stride, mut turned) = (0, 0, false);
-    let mut last_fitted = None;
+    // How often the boundary was guessed since memory ran out first, and how far the next one is.
+    let (mut guesses, mut stride) = (0, 0);
     // Whether `boundary_guess` has said something, and how often that did not fit.
     let (mut has_said, mut misses) = (false, 0);
     let mut next = first.clamp(1, MOST);
@@ -417,8 +393,8 @@ fn search(
                     if fitted.len() > 3 {
                         // The first from which on it is the same, if any was not.
                         let ends_at = fitted.iter().find(|(_, bytes)| *bytes == after).map(|(number, _)| *number);
-                        ensure!(fitted[0].1 != after, FlagHasNoEffect(less, more));
-                        return Ok(LargestBatch { largest: ends_at.unwrap_or(more), ends_at });
+                        ensure!(fitted[0].1 != after, no_effect(less, more));
+                        return Ok((ends_at.unwrap_or(more), ends_at));
                     }
                     Some(more * 64)
                 } else if slope <= 0.0 || guesses > 1 {
@@ -429,29 +405,21 @@ fn search(
                 }
             }
         };
-        turned |= guesses > 1 && last_fitted.is_some_and(|before| before != fits);
-        last_fitted = Some(fits);
         if stride == 0 && guesses > 1 {
             stride = (high / 128).max(1);
-            turned = false;
         }
         next = match guess {
             Some(guess) => guess.clamp(low + 1, high - 1),
-            None if turned => low.midpoint(high),
+            // The boundary is within the last stride.
+            None if high - low <= stride => low.midpoint(high),
             None => {
-                let next = if fits { low + stride } else { high.saturating_sub(stride) };
+                let next = if fits { low + stride } else { high - stride };
                 stride *= 2;
-                if next > low && next < high { next } else { low.midpoint(high) }
+                next
             }
         };
     }
-    Ok(LargestBatch { largest: low, ends_at: None })
-}
-
-/// What a search found.
-struct LargestBatch {
-    largest: u64,
-    ends_at: Option<u64>,
+    Ok((low, None))
 }
 
 #[cfg(test)]
@@ -464,31 +432,33 @@ mod tests {
     use sim::trace::{Event, Kind};
     use std::path::Path;
 
+    fn no_effect(less: u64, more: u64) -> Error {
+        anyhow!("{less} and {more} make no difference")
+    }
+
     /// A script whose bytes are linear in the number, and an allocator of which a share lies idle when memory runs out.
     fn tried(constant: i64, each: i64, share: f64, room: i64, first: u64) -> (u64, usize) {
         let mut tries = 0;
-        let largest = search(
-            first,
-            room,
-            |_, _| None,
-            |number| {
-                tries += 1;
-                let allocated = constant + each * number.cast_signed();
-                Ok(match (allocated as f64 * (1.0 + share)) as i64 <= room {
-                    true => Probe::Fits { allocated },
-                    false => Probe::OutOfMemory { idle: (room as f64 * share / (1.0 + share)) as i64 },
-                })
-            },
-        );
-        (largest.unwrap().largest, tries)
+        let rehearse = |number: u64| {
+            tries += 1;
+            let allocated = constant + each * number.cast_signed();
+            Ok(match (allocated as f64 * (1.0 + share)) as i64 <= room {
+                true => Probe::Fits { allocated },
+                false => Probe::OutOfMemory { idle: (room as f64 * share / (1.0 + share)) as i64 },
+            })
+        };
+        let (largest, _) = search(first, room, |_, _| None, no_effect, rehearse).unwrap();
+        (largest, tries)
     }
 
     #[test]
     fn data_that_end_are_a_bound_and_a_flag_that_nobody_reads_is_none() {
-        let ending = |end: u64| search(4, 2000, |_, _| None, |number| Ok(Probe::Fits { allocated: number.min(end).cast_signed() }));
-        let found = ending(512).unwrap();
-        assert!(found.largest >= 512 && found.ends_at.is_some_and(|end| end >= 512), "{} {:?}", found.largest, found.ends_at);
-        assert!(ending(1).is_err());
+        let ending = |end: u64| {
+            search(4, 2000, |_, _| None, no_effect, |number| Ok(Probe::Fits { allocated: number.min(end).cast_signed() }))
+        };
+        let (largest, ends_at) = ending(512).unwrap();
+        assert!(largest >= 512 && ends_at.is_some_and(|end| end >= 512), "{largest} {ends_at:?}");
+        assert!(ending(1).unwrap_err().to_string().contains("no difference"));
     }
 
     #[test]
@@ -504,29 +474,25 @@ mod tests {
                 }
             }
         }
+        assert_eq!(tried(2 << 30, 1 << 20, 0.0, 1 << 30, 4).0, 0);
     }
 
     #[test]
     fn what_the_allocator_says_is_tried_first() {
         // Right, and wrong by a share of what is not known yet.
         for (exact, share, most) in [(74_368, 0.0, 4), (19, 0.0, 4), (74_368, 0.03, 8), (74_368, -0.03, 8), (333, 0.1, 8)] {
-            let (largest, tries) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+            let mut tries = 0;
             let boundary_guess = |low: u64, high: u64| {
                 let said = exact as f64 + (exact - low) as f64 * share;
                 Some((said.round() as u64).clamp(low, high - 1))
             };
-            let found = search(4, 1 << 30, boundary_guess, |number| {
-                tries.set(tries.get() + 1);
-                Ok(match number <= exact {
-                    true => {
-                        largest.set(largest.get().max(number));
-                        Probe::Fits { allocated: number.cast_signed() }
-                    }
-                    false => Probe::OutOfMemory { idle: 0 },
-                })
+            let found = search(4, 1 << 30, boundary_guess, no_effect, |number| {
+                tries += 1;
+                let fits = Probe::Fits { allocated: number.cast_signed() };
+                Ok(if number <= exact { fits } else { Probe::OutOfMemory { idle: 0 } })
             });
-            assert_eq!((found.unwrap().largest, largest.get()), (exact, exact));
-            assert!(tries.get() <= most, "{} tries for {exact} where {share} was wrong", tries.get());
+            assert_eq!(found.unwrap(), (exact, None));
+            assert!(tries <= most, "{tries} tries for {exact} where {share} was wrong");
         }
     }
 
@@ -541,13 +507,6 @@ mod tests {
         // Of one that was tried, and of none, nothing is known; nor where the host bounds all of them.
         assert_eq!((of(&[4]), enough(&[]), enough(&[(4, 4.0), (64, 64.0)])), (None, None, None));
         assert_eq!(enough(&[(8, 100.0), (16, 100.0), (64, 101.0)]), Some(8));
-    }
-
-    #[test]
-    fn nothing_fits_and_everything_fits() {
-        assert_eq!(tried(2 << 30, 1 << 20, 0.0, 1 << 30, 4).0, 0);
-        let heedless = search(4, 1 << 30, |_, _| None, |_| Ok(Probe::Fits { allocated: 100 }));
-        assert!(heedless.map(|found| found.largest).unwrap_err().to_string().contains("no difference"));
     }
 
     /// A script of 1 GiB and 512 MiB for each sample, of which nothing is started.

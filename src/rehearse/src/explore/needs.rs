@@ -99,9 +99,6 @@ impl Rehearsal {
 
     /// What the script needs of a card, where it ran as long as was wanted, and where it did not fit: then it is rehearsed once more on a
     /// card that is large enough for anything, in silence.
-    ///
-    /// # Errors
-    /// That rehearsal did not come to its end, or PyTorch's allocator could not be asked.
     fn needs(&self, answer: &Answer, traces: &[Trace]) -> Result<Needs> {
         if answer.verdict.fits() {
             return replay::needed(self, &answer.processes, traces, &answer.cards);

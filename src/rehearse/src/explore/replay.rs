@@ -23,14 +23,17 @@ const EMPTY_CACHE: u8 = 2;
 
 type Request = (u8, u32);
 
-/// What a process asked of one card's allocator, in order.
-#[derive(Debug, Clone, PartialEq)]
+/// What a process asked of one card's allocator, in order; as `replaying.py` reads it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AllocationTrace {
+    #[serde(skip)]
     python: String,
     /// How the allocator was set.
+    #[serde(skip)]
     settings: Option<String>,
     streams: usize,
     /// With the stream that a block is for, or the number of the block that is freed.
+    #[serde(serialize_with = "by_turns")]
     requests: Vec<Request>,
     /// Bytes of each block, as asked for.
     sizes: Vec<i64>,
@@ -89,10 +92,6 @@ impl AllocationTrace {
         }
     }
 
-    fn request(&self) -> ReplayRequest<'_> {
-        ReplayRequest { streams: self.streams, requests: &self.requests, sizes: &self.sizes, allocated: 0, reserved: 0 }
-    }
-
     /// Runs a function of `replaying.py` in the Python of the script, and gives what it answers.
     fn asked<Asked: Serialize, Answer: DeserializeOwned>(
         &self,
@@ -138,7 +137,7 @@ pub fn needed(rehearsal: &Rehearsal, processes: &[ProcessAnswer], traces: &[Trac
     fn request<'a>((course, alike): &'a (AllocationTrace, Vec<&ProcessAnswer>)) -> ReplayRequest<'a> {
         // What comes after a try that was too much finds its memory cached.
         let reserved = if alike[0].caught.is_empty() { alike[0].peak_reserved } else { i64::try_from(LARGE).unwrap_or(i64::MAX) };
-        ReplayRequest { allocated: alike[0].peak_allocated, reserved, ..course.request() }
+        ReplayRequest { course, allocated: alike[0].peak_allocated, reserved }
     }
     let is_expandable = trace_of(worst[0]).is_some_and(|trace| trace.events.iter().any(|event| event.kind == Kind::SegmentMap));
     // Where each has a card of its own, the one that needs most decides.
@@ -159,13 +158,10 @@ pub fn needed(rehearsal: &Rehearsal, processes: &[ProcessAnswer], traces: &[Trac
     Ok(Needs { least, contexts, expandable })
 }
 
-/// A course as `replaying.py` reads it.
 #[derive(Serialize)]
 struct ReplayRequest<'a> {
-    streams: usize,
-    #[serde(serialize_with = "by_turns")]
-    requests: &'a [Request],
-    sizes: &'a [i64],
+    #[serde(flatten)]
+    course: &'a AllocationTrace,
     /// Most bytes at once.
     allocated: i64,
     reserved: i64,
@@ -187,7 +183,7 @@ struct NeedsRequest<'a> {
 
 #[derive(Serialize)]
 struct LargestRequest<'a> {
-    course: ReplayRequest<'a>,
+    course: &'a AllocationTrace,
     numbers: (u64, u64),
     /// With the one number, and with the other.
     sizes: Vec<(i64, i64)>,
@@ -241,7 +237,7 @@ pub fn largest(rehearsal: &Rehearsal, courses: &[(u64, AllocationTrace)], low: u
     if sizes.iter().all(|(with_less, with_more)| with_less == with_more) {
         return None;
     }
-    let asked = one.asked(rehearsal, "largest", &LargestRequest { course: one.request(), numbers, sizes, low, high });
+    let asked = one.asked(rehearsal, "largest", &LargestRequest { course: one, numbers, sizes, low, high });
     let says = |why: &anyhow::Error| {
         (rehearsal.progress)(&format!("PyTorch's allocator could not be asked, so it takes more rehearsals: {why:#}"))
     };

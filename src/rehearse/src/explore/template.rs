@@ -87,10 +87,6 @@ mod tests {
         assert_eq!(one.number(&command("t --batch_size=12 --batch_size=16")), Some(16));
         assert_eq!(two.number(&command("t --batch-size many")), None);
         assert_eq!(two.text(7), "--batch-size 7");
-    }
-
-    #[test]
-    fn one_hole_is_asked_for() {
         for text in ["--batch-size", "{} {}", ""] {
             assert!(text.parse::<FlagTemplate>().unwrap_err().contains("--batch-size {}"), "{text}");
         }

@@ -1,16 +1,17 @@
 //! What hangs on values that nobody computed: where the script reads some that may decide a size, a branch or how long a loop goes on, it is
 //! rehearsed once more with others, as possible as the first. Where that takes another amount of memory, the headline says so.
 
-use crate::answer::{Answer, BESIDE, RehearsalVerdict, answer};
+use crate::answer::{Answer, RehearsalVerdict, answer, may_decide};
 use crate::capture::process::{Frame, Trace, is_torch_or_stdlib};
 use crate::capture::session::{Capture, OtherValues};
 use crate::run::executor::Rehearsal;
 use crate::show::text::short_failure;
 use crate::show::words::places_of;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use base::order::distinct;
 use sim::trace::Kind;
-use std::io::Write;
+use std::collections::BTreeSet;
+use std::io::{Seek, Write};
 use std::process::{Command, Stdio};
 
 /// The environment that has values be others (src/sim/native/python/values.cpp).
@@ -77,19 +78,11 @@ impl Rehearsal {
             return Ok(Vec::new());
         }
         let program = self.libraries.folder.join("python/vramlab_rehearsal/deciding.py");
-        let mut child = Command::new(python)
-            .arg("-I")
-            .arg(program)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let asked = serde_json::to_vec(reads)?;
-        // One that has ended says so by its answer.
-        let mut input = child.stdin.take().context("asking Python")?;
-        let asking = std::thread::spawn(move || input.write_all(&asked).ok());
-        let decides: Vec<bool> = serde_json::from_slice(&child.wait_with_output()?.stdout)?;
-        asking.join().ok();
+        let mut asked = tempfile::tempfile()?;
+        asked.write_all(&serde_json::to_vec(reads)?)?;
+        asked.rewind()?;
+        let said = Command::new(python).arg("-I").arg(program).stdin(asked).stderr(Stdio::null()).output()?;
+        let decides: Vec<bool> = serde_json::from_slice(&said.stdout)?;
         anyhow::ensure!(decides.len() == reads.len(), "Python told of {} reads of {}", decides.len(), reads.len());
         Ok(decides)
     }
@@ -123,16 +116,9 @@ fn reads(traces: &[Trace]) -> Vec<(Frame, String, Read)> {
         event.kind == Kind::Placeholder && event.bytes == 1 && (possible == 0 || taken < possible)
     };
     for trace in traces {
-        let mut stacks: Vec<(u32, u32)> =
-            trace.events.iter().filter(made_up).map(|event| (event.stack, event.operator.into())).collect();
-        stacks.sort_unstable();
-        stacks.dedup();
-        for (stack, operator) in stacks {
+        let stacks = trace.events.iter().filter(made_up).map(|event| (event.stack, u32::from(event.operator)));
+        for (stack, operator) in stacks.filter(|(stack, _)| may_decide(trace, *stack)).collect::<BTreeSet<_>>() {
             let operator = trace.operators.get(&operator).cloned().unwrap_or_default();
-            // Dynamo prints what it guards, Inductor keeps what it tunes with.
-            if trace.stack(stack).any(|frame| BESIDE.iter().any(|file| frame.file.ends_with(file))) {
-                continue;
-            }
             let led: Vec<_> = trace.stack(stack).filter(|frame| !is_torch_or_stdlib(&frame.file)).collect();
             let Some(innermost) = led.first() else { continue };
             let read: Read = led.iter().map(|frame| (frame.file.clone(), frame.line)).collect();

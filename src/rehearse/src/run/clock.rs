@@ -2,6 +2,7 @@
 
 use crate::capture::work::{RECORD, Work};
 use sim::cards::Card;
+use sim::trace::field;
 use std::io::{Read, Result, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -74,18 +75,14 @@ fn answer(mut stream: UnixStream, mut clock: Clock) -> Result<()> {
     let mut records = Vec::new();
     loop {
         stream.read_exact(&mut head)?;
-        let [a, b, c, d, e, f, has_waited, beside, ..] = head;
-        let (mut host, mut idle) = ([0; 8], [0; 8]);
-        host.copy_from_slice(&head[8..16]);
-        idle.copy_from_slice(&head[16..]);
-        records.resize(u32::from_le_bytes([a, b, c, d]) as usize * RECORD, 0);
+        records.resize(u32::from_le_bytes(field(&head, 0)) as usize * RECORD, 0);
         stream.read_exact(&mut records)?;
         let moment = Moment {
-            device: u16::from_le_bytes([e, f]),
-            has_waited: has_waited != 0,
-            beside: beside != 0,
-            host_nanoseconds: u64::from_le_bytes(host),
-            idle: f64::from_le_bytes(idle),
+            device: u16::from_le_bytes(field(&head, 4)),
+            has_waited: head[6] != 0,
+            beside: head[7] != 0,
+            host_nanoseconds: u64::from_le_bytes(field(&head, 8)),
+            idle: f64::from_le_bytes(field(&head, 16)),
         };
         let said = clock(&Work::read_all(&records), moment);
         stream.write_all(&said.map(f64::to_le_bytes).concat())?;

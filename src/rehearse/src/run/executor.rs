@@ -10,7 +10,7 @@ use crate::capture::plain::on_one_line;
 use crate::capture::process::VERSION;
 use crate::capture::session::{Capture, FAILED, script_of};
 use anyhow::{Context, Result, bail, ensure};
-use serde::Serialize;
+use serde_json::{Value, json};
 use sim::cards::{self, Card};
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,24 +24,18 @@ use std::time::{Duration, Instant};
 use std::{fmt, fs, thread};
 
 /// A command on a simulated GPU, and how it is run there. [`Rehearsal::new`] finds what that takes on this machine.
-///
-/// What is not skipped is told its Python processes, too, under these names.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct Rehearsal {
     /// Program and arguments.
-    #[serde(skip)]
     pub command: Vec<OsString>,
-    #[serde(skip)]
     pub card: Card,
     /// Optimizer steps after which the command is ended; none for all.
     pub steps: Option<u32>,
     /// For the predicted time of a step: how many times as long as here the host takes between launches.
-    #[serde(skip)]
     pub host_factor: f64,
     /// GPUs of the machine, 1 to 16; one where none is given, or as many as a launcher starts ranks.
     pub gpus: Option<u32>,
     /// How many kernels later than at once what is under way on a stream is over.
-    #[serde(skip)]
     pub lag: u32,
     /// How many such GPUs techniques that split over several are tried on.
     pub cards: u32,
@@ -54,55 +48,32 @@ pub struct Rehearsal {
     /// Whether rows are made for data sets that are not there, and of which columns.
     pub fake_data: Option<String>,
     /// Bytes of memory that the target's host has; none for as many as this one has.
-    #[serde(skip)]
     pub host_memory: Option<u64>,
     /// Leave new parameters uninitialised.
     pub no_init: bool,
     /// Turn `torch.compile` off.
     pub eager: bool,
     /// Have the script's own clocks advance by predicted time.
-    #[serde(rename = "clocks")]
     pub clock: bool,
     /// Who predicts it.
-    #[serde(skip)]
     pub clocks: Clocks,
     /// Seconds after which the command is ended.
-    #[serde(skip)]
     pub timeout: Option<f64>,
     /// Read the meters and the clock of a real GPU, and simulate nothing; for [`what_if`](crate::what_if::what_if) alone.
     pub measures: bool,
     /// Whether what the command writes is written; else it is held back, for the answer to tell.
     pub writes: bool,
     /// A folder for what was held back.
-    #[serde(skip)]
     pub keep_writes: Option<PathBuf>,
     /// Whether the command reads nothing, and nobody sees what it prints.
-    #[serde(skip)]
     pub is_silent: bool,
     /// Whether the standard output is somebody else's: what the command prints there goes to the standard error.
-    #[serde(skip)]
     pub leaves_stdout: bool,
     /// Is told what goes on, a line at a time.
-    #[serde(skip)]
     pub progress: fn(&str),
-    #[serde(flatten)]
     pub(crate) libraries: Libraries,
-    #[serde(flatten)]
     pub(crate) variant: Variant,
-    #[serde(skip)]
     pub(crate) executor: &'static dyn Executor,
-}
-
-/// `settings.json` in the session's folder, which Python reads into `settings`. What C++ is told, in any process, is in the environment
-/// ([`session::follow`]).
-#[derive(Serialize)]
-struct PythonSettings<'a> {
-    /// Of the trace, which its reader looks for.
-    version: u32,
-    #[serde(flatten)]
-    rehearsal: &'a Rehearsal,
-    /// Whom to ask for predicted time.
-    clock: Option<&'a str>,
 }
 
 /// Whether what a command prints is seen.
@@ -122,15 +93,13 @@ pub(crate) trait Executor: fmt::Debug + Sync {
 struct Processes;
 
 /// How a rehearsal differs from the one that was asked for.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Variant {
     /// Names of what `python/vramlab_rehearsal/techniques` switches on.
     pub techniques: Vec<&'static str>,
     /// More of the environment.
-    #[serde(skip)]
     pub settings: Vec<(&'static str, String)>,
     /// Another command than the one given.
-    #[serde(skip)]
     pub command: Option<Vec<OsString>>,
     /// Whether floating-point operations are counted.
     pub counts: bool,
@@ -189,10 +158,27 @@ impl Rehearsal {
         self.variant.command.as_ref().unwrap_or(&self.command)
     }
 
+    /// `settings.json` in the session's folder, which Python reads into `settings`. What C++ is told, in any process, is in the environment
+    /// ([`session::follow`]).
+    fn settings(&self, clock: Option<&ClockServer>) -> Result<Value> {
+        let text = |path: &Path| path.to_str().map(str::to_string).with_context(|| format!("{} is no text", path.display()));
+        let Libraries { folder, compiled, carried, graphs, hub } = &self.libraries;
+        Ok(json!({
+            // Of the trace, which its reader looks for; and whom to ask for predicted time.
+            "version": VERSION, "clock": clock.map(|server| &server.name), "clocks": self.clock,
+            "steps": self.steps, "gpus": self.gpus, "cards": self.cards,
+            "rank": self.rank, "sent": self.sent.as_deref().map(text).transpose()?,
+            "longest": self.longest, "fake_data": self.fake_data, "no_init": self.no_init, "eager": self.eager,
+            "measures": self.measures, "writes": self.writes,
+            "techniques": self.variant.techniques, "counts": self.variant.counts,
+            "libraries": text(folder)?, "compiled": text(compiled)?, "carried": text(carried)?,
+            "graphs": text(graphs)?, "hub": text(hub)?,
+        }))
+    }
+
     fn command(&self, session: &Path, clock: Option<&ClockServer>) -> Result<Command> {
-        let told = PythonSettings { version: VERSION, rehearsal: self, clock: clock.map(|server| server.name.as_str()) };
-        let (path, text) = (session.join("settings.json"), serde_json::to_string(&told).context("writing what Python is told")?);
-        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        let path = session.join("settings.json");
+        fs::write(&path, self.settings(clock)?.to_string()).with_context(|| format!("writing {}", path.display()))?;
         let mut command = Command::new(&self.words()[0]);
         command.args(&self.words()[1..]);
         session::follow(&mut command, session, &self.libraries, !self.measures);
@@ -213,9 +199,6 @@ impl Rehearsal {
     }
 
     /// Runs the command, and gives what it left, whose files are there as long as the session is.
-    ///
-    /// # Errors
-    /// It cannot be started, or what it left cannot be read.
     pub(crate) fn run(&self, output: Output) -> Result<(Capture, Option<Session>)> {
         self.executor.run(self, output)
     }
@@ -367,7 +350,7 @@ fn notebook(path: &Path) -> String {
 }
 
 /// The last line of a file with anything in it.
-fn last_line(mut file: File) -> String {
+pub fn last_line(mut file: File) -> String {
     let mut end = Vec::new();
     let length = file.metadata().map_or(0, |file| file.len());
     // What cannot be read is not told.

@@ -3,40 +3,38 @@
 use super::libraries::{Libraries, not_written};
 use crate::capture::held::FOLDER;
 use anyhow::Result;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, io, iter};
+use std::{env, io};
 
 /// Of the table of marks: four counters, and a mark for each name (`Table` in writes.cpp).
 const TABLE: u64 = 8 * (4 + (1 << 18));
+
 /// Has a command's processes write into the session's folder.
 pub fn hold(command: &mut Command, session: &Path, libraries: &Libraries, sent: Option<&Path>) -> Result<()> {
     let folder = session.join(FOLDER);
     let make = || -> io::Result<()> {
         fs::create_dir_all(folder.join("files"))?;
         File::create(folder.join("table"))?.set_len(TABLE)?;
-        fs::write(folder.join("real"), lines(&written_as_they_are(session, libraries, sent)))?;
-        fs::write(folder.join("temporary"), lines(&temporary()))
+        fs::write(folder.join("real"), lines(written_as_they_are(session, libraries, sent)))?;
+        fs::write(folder.join("temporary"), lines(temporary()))
     };
     make().map_err(|error| not_written(error, &folder))?;
     command.env("VRAMLAB_REHEARSAL_HELD", folder);
     Ok(())
 }
 
-fn lines(folders: &[PathBuf]) -> Vec<u8> {
-    folders.iter().flat_map(|folder| folder.as_os_str().as_bytes().iter().copied().chain(iter::once(b'\n'))).collect()
+fn lines(folders: impl IntoIterator<Item = PathBuf>) -> Vec<u8> {
+    folders.into_iter().flat_map(|folder| [folder.as_os_str().as_bytes(), b"\n"].concat()).collect()
 }
 
 /// Folders for temporary files, in which others look for sockets.
-fn temporary() -> Vec<PathBuf> {
-    let mut folders: Vec<PathBuf> = ["/tmp", "/var/tmp", "/dev/shm"].iter().map(PathBuf::from).chain([env::temp_dir()]).collect();
-    folders.iter_mut().for_each(|folder| *folder = fs::canonicalize(&*folder).unwrap_or_default());
-    folders.retain(|folder| folder.is_absolute());
-    folders.sort();
-    folders.dedup();
-    folders
+fn temporary() -> BTreeSet<PathBuf> {
+    let folders = ["/tmp", "/var/tmp", "/dev/shm"].into_iter().map(PathBuf::from).chain([env::temp_dir()]);
+    folders.filter_map(|folder| fs::canonicalize(folder).ok()).collect()
 }
 
 /// Our own folders, sockets of the desktop, and what libraries have downloaded, which would be fetched again each time.

@@ -3,7 +3,6 @@
 use crate::capture::session::remedy;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::StatVfsMountFlags;
-use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, DirBuilder};
@@ -79,10 +78,9 @@ fn others_who_write(owner: u32, group: u32, mode: u32, user: u32) -> Option<Stri
 }
 
 /// Where a process under rehearsal finds what it needs.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct Libraries {
     /// The simulated runtime and driver, the Python files, and sources.
-    #[serde(rename = "libraries")]
     pub folder: PathBuf,
     /// What is compiled for a version of PyTorch; there for the version that this program was built with.
     pub compiled: PathBuf,
@@ -102,9 +100,6 @@ impl Libraries {
 }
 
 /// Fills the folders on first use, and mends what is no longer what it was.
-///
-/// # Errors
-/// The cache cannot be written; there is no compiler where this program carries no libraries.
 pub fn libraries() -> Result<Libraries> {
     let cache = cache()?;
     let name = format!("compiled-{:016x}", hash(&SOURCES));

@@ -1,6 +1,6 @@
 //! What `nvidia-smi` says inside a rehearsal: the simulated cards, and the memory that the rehearsal's processes have of them.
 
-use crate::capture::occupancy::Occupancy;
+use crate::capture::occupancy::{Occupancy, Share};
 use sim::cards::Card;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -32,38 +32,33 @@ struct Cards {
     memory: u64,
     capability: String,
     count: usize,
-    /// Process, number of its card, and bytes.
-    processes: Vec<(i32, usize, u64)>,
+    /// What living processes have.
+    shares: Vec<Share>,
 }
 
 impl Cards {
     fn here() -> Cards {
         let card = env::var(sim::cards::ENVIRONMENT).unwrap_or_default();
         let fields: Vec<&str> = card.split(',').collect();
-        let usual = Card::of_size(0);
+        let usual = Card::default();
         let count = env::var("VRAMLAB_DRY_DEVICES").ok().and_then(|count| count.parse().ok()).unwrap_or(1);
         let session = env::var_os("VRAMLAB_REHEARSAL").map(PathBuf::from).unwrap_or_default();
+        let mut shares = Occupancy::of_session(&session).shares;
+        shares.retain(|share| share.used > 0 && Path::new(&format!("/proc/{}", share.process)).exists());
+        shares.sort_by_key(|share| (share.process, share.card));
         Cards {
             title: fields.get(1).map_or_else(|| usual.title.to_string(), ToString::to_string),
             memory: fields.get(2).and_then(|memory| memory.parse().ok()).unwrap_or_default(),
             capability: fields.get(3).unwrap_or(&"").to_string(),
             count,
-            processes: processes(&session),
+            shares,
         }
     }
 
     fn used(&self, card: usize) -> u64 {
-        self.processes.iter().filter(|(_, number, _)| *number == card).map(|(_, _, bytes)| bytes).sum::<u64>().min(self.memory)
+        let of_card = self.shares.iter().filter(|share| share.card == card);
+        of_card.map(|share| share.used.unsigned_abs()).sum::<u64>().min(self.memory)
     }
-}
-
-/// What living processes have.
-fn processes(session: &Path) -> Vec<(i32, usize, u64)> {
-    let shares = Occupancy::of_session(session).shares.into_iter();
-    let living = shares.filter(|share| share.used > 0 && Path::new(&format!("/proc/{}", share.process)).exists());
-    let mut found: Vec<_> = living.map(|share| (share.process.cast_signed(), share.card, share.used.unsigned_abs())).collect();
-    found.sort_unstable();
-    found
 }
 
 enum What {
@@ -132,13 +127,13 @@ impl Asked {
             What::List => wanted.iter().map(|card| format!("GPU {card}: {} (UUID: {})\n", cards.title, uuid(*card))).collect(),
             What::Gpus(fields) => self.csv(cards, fields, wanted.iter().map(|card| (*card, None))),
             What::Processes(fields) => {
-                let processes = cards.processes.iter().filter(|(_, card, _)| wanted.contains(card));
-                self.csv(cards, fields, processes.map(|(process, card, bytes)| (*card, Some((*process, *bytes)))))
+                let shares = cards.shares.iter().filter(|share| wanted.contains(&share.card));
+                self.csv(cards, fields, shares.map(|share| (share.card, Some(share))))
             }
         }
     }
 
-    fn csv(&self, cards: &Cards, fields: &[String], rows: impl Iterator<Item = Row>) -> String {
+    fn csv<'a>(&self, cards: &Cards, fields: &[String], rows: impl Iterator<Item = Row<'a>>) -> String {
         let title = |field: &str| match unit(field) {
             "" => field.to_string(),
             unit => format!("{field} [{unit}]"),
@@ -154,8 +149,8 @@ impl Asked {
     }
 }
 
-/// A card, and a process on it with its bytes.
-type Row = (usize, Option<(i32, u64)>);
+/// A card, and what a process has of it.
+type Row<'a> = (usize, Option<&'a Share>);
 
 fn uuid(card: usize) -> String {
     format!("GPU-00000000-0000-0000-0000-{card:012x}")
@@ -180,11 +175,11 @@ fn unit(field: &str) -> &'static str {
 }
 
 /// A field's value. Nothing runs, so what is busy, warm or drawing power is 0.
-fn value(cards: &Cards, (card, process): Row, field: &str) -> Option<String> {
-    Some(match (field, process) {
-        ("pid", Some((process, _))) => process.to_string(),
-        ("process_name" | "name", Some((process, _))) => name_of(process),
-        ("used_memory" | "used_gpu_memory", Some((_, bytes))) => mib(bytes).to_string(),
+fn value(cards: &Cards, (card, share): Row, field: &str) -> Option<String> {
+    Some(match (field, share) {
+        ("pid", Some(share)) => share.process.to_string(),
+        ("process_name" | "name", Some(share)) => name_of(share.process),
+        ("used_memory" | "used_gpu_memory", Some(share)) => mib(share.used.unsigned_abs()).to_string(),
         ("index" | "gpu_index", _) => card.to_string(),
         ("name" | "gpu_name", _) => cards.title.clone(),
         ("uuid" | "gpu_uuid", _) => uuid(card),
@@ -203,7 +198,7 @@ fn value(cards: &Cards, (card, process): Row, field: &str) -> Option<String> {
     })
 }
 
-fn name_of(process: i32) -> String {
+fn name_of(process: u32) -> String {
     let words = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(words.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
 }
@@ -225,8 +220,8 @@ fn table(cards: &Cards, wanted: &[usize]) -> String {
     }
     out += &line;
     out += &row("Processes:".to_string());
-    for (process, card, bytes) in cards.processes.iter().filter(|(_, card, _)| wanted.contains(card)) {
-        out += &row(format!("{card:>3}  {process:>9}  C  {:<38} {:>9}MiB", name_of(*process), mib(*bytes)));
+    for Share { process, card, used, .. } in cards.shares.iter().filter(|share| wanted.contains(&share.card)) {
+        out += &row(format!("{card:>3}  {process:>9}  C  {:<38} {:>9}MiB", name_of(*process), mib(used.unsigned_abs())));
     }
     out += &line;
     out

@@ -124,7 +124,8 @@ pub fn has_left_nothing(session: &Path, since: &mut Option<Instant>) -> bool {
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
         let Some(id) = name.split(['-', '.']).next().and_then(|id| id.parse().ok()) else { continue };
-        match (is_folder, is_alive(id)) {
+        let is_alive = Pid::from_raw(id).is_some_and(|id| test_kill_process(id).is_ok());
+        match (is_folder, is_alive) {
             (true, true) => alive = true,
             (true, false) => ended = true,
             (false, true) => pythons = true,
@@ -138,10 +139,6 @@ pub fn has_left_nothing(session: &Path, since: &mut Option<Instant>) -> bool {
         // Without PyTorch so far: it may be about to be imported, or never.
         (false, false) => since.elapsed() > if pythons { IMPORTING } else { STARTING },
     }
-}
-
-fn is_alive(id: i32) -> bool {
-    Pid::from_raw(id).is_some_and(|id| test_kill_process(id).is_ok())
 }
 
 /// Ends the command and all that it has started, however it was started: first asked, then made. Its guard does that.

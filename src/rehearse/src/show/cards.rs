@@ -11,8 +11,10 @@ pub(super) fn rows(text: &mut String, answer: &Answer) -> std::fmt::Result {
     let Some(card) = answer.cards.first() else {
         return row(text, "on the GPU", answer.peak_on_device, &format!("with {} of context (assumed)", bytes(answer.gpu.context)));
     };
-    for outside in card.outside() {
-        row(text, "outside", outside.bytes, &taken_outside(outside))?;
+    for Outside { library, line, bytes } in card.outside() {
+        let at = line.as_ref().map_or(String::new(), |line| format!(" at {}", place_of(line)));
+        let what = format!("taken outside of PyTorch's allocator by {}{at}", on_one_line(library));
+        row(text, "outside", *bytes, &what)?;
     }
     let at_once = card.processes.iter().filter(|process| process.at_the_peak > 0).count();
     let contexts = answer.gpu.context * at_once.max(1) as i64;
@@ -29,12 +31,6 @@ pub(super) fn rows(text: &mut String, answer: &Answer) -> std::fmt::Result {
     let more = format!("{} to {} more for {}", bytes(nccl.least), bytes(nccl.most), counted(nccl.communicators, "communicator"));
     let lower = "by its sources; NCCL_NVLS_ENABLE=0 and NCCL_BUFFSIZE lower it";
     writeln!(text, "  NCCL           {more} on a GPU, in no figure here ({lower})")
-}
-
-/// `taken outside of PyTorch by raw.so at train.py:12 (main)`
-pub(super) fn taken_outside(outside: &Outside) -> String {
-    let at = outside.line.as_ref().map_or(String::new(), |line| format!(" at {}", place_of(line)));
-    format!("taken outside of PyTorch's allocator by {}{at}", on_one_line(&outside.library))
 }
 
 /// Why a script that fitted may not.

@@ -108,13 +108,9 @@ impl Earlier {
             answer.add(&capture.found, &capture.card);
             serde_json::from_value(serde_json::to_value(answer)?)?
         } else {
-            let what = || {
-                format!(
-                    "{} is neither an answer of vramlab rehearse --json nor a capture of --keep, or of an earlier vramlab: rehearse it again",
-                    path.display()
-                )
-            };
-            serde_json::from_slice(&bytes).with_context(what)?
+            let what =
+                "neither an answer of vramlab rehearse --json nor a capture of --keep, or of an earlier vramlab: rehearse it again";
+            serde_json::from_slice(&bytes).with_context(|| format!("{} is {what}", path.display()))?
         };
         let contents = read.processes.iter().flat_map(|process| &process.peak.contents);
         let bytes = contents.flat_map(|group| [group.bytes, group.allocated]);
@@ -197,5 +193,20 @@ impl Earlier {
         let verdict = if grew { "THE PEAK GREW" } else { "The peak did not grow" };
         let by = if tolerance.of(self.peak_reserved) > 0 { " by more than --tolerance allows" } else { "" };
         (format!("\n{verdict}{by}, compared with --check:\n{text}"), grew)
+    }
+}
+
+#[cfg(test)]
+impl Earlier {
+    pub fn of_one_line(bytes: i64, verdict: &str) -> Earlier {
+        let group = format!(
+            r#"{{"line":"/a/t.py:{bytes}","function":"forward","source":"y = f(x)","module":"Net","category":"activations",
+            "operator":"aten::mm","bytes":{bytes},"blocks":1,"allocated":{bytes},"made":1}}"#
+        );
+        let text = format!(
+            r#"{{"gpu":{{"name":"t4"}},"verdict":"{verdict}","peak_allocated":{bytes},"peak_reserved":{bytes},"needs_at_least":null,
+            "processes":[{{"torch":"2.9","peak":{{"step":1,"phase":"forward","lines":[],"contents":[{group}]}}}}]}}"#
+        );
+        serde_json::from_str(&text).unwrap()
     }
 }

@@ -88,16 +88,13 @@ fn without_folder(line: &str) -> &str {
 /// A line is known by its file, its function and what is written there: its number changes with every line above it.
 type Key = (String, String, String);
 
-fn key_of(group: &BlockGroup) -> Key {
-    let name = without_folder(&group.line);
-    let (file, number) = name.rsplit_once(':').unwrap_or((name, ""));
-    (file.to_string(), group.function.clone(), group.source.clone().unwrap_or_else(|| number.to_string()))
-}
-
 fn by_line(groups: &[BlockGroup]) -> BTreeMap<Key, Vec<&BlockGroup>> {
     let mut lines: BTreeMap<Key, Vec<&BlockGroup>> = BTreeMap::new();
     for group in groups {
-        lines.entry(key_of(group)).or_default().push(group);
+        let name = without_folder(&group.line);
+        let (file, number) = name.rsplit_once(':').unwrap_or((name, ""));
+        let written = group.source.clone().unwrap_or_else(|| number.to_string());
+        lines.entry((file.to_string(), group.function.clone(), written)).or_default().push(group);
     }
     lines
 }
@@ -137,13 +134,8 @@ pub fn diff(before: &[BlockGroup], after: &[BlockGroup]) -> PeakDiff {
     let rounding = |groups: &[BlockGroup]| groups.iter().map(|group| group.allocated - requested(group)).sum::<i64>();
     let (was, is) = (rounding(before), rounding(after));
     if was != is {
-        rows.push(DiffRow {
-            bytes: is - was,
-            line: "the allocator".to_string(),
-            before: (0, was),
-            after: (0, is),
-            ..DiffRow::default()
-        });
+        let line = "the allocator".to_string();
+        rows.push(DiffRow { bytes: is - was, line, before: (0, was), after: (0, is), ..DiffRow::default() });
     }
     rows.sort_by(|a, b| b.bytes.abs().cmp(&a.bytes.abs()).then_with(|| a.line.cmp(&b.line)));
     let changes = |name: fn(&BlockGroup) -> &str| {
@@ -352,11 +344,8 @@ mod tests {
             after.iter().map(|g| g.allocated).sum::<i64>() - before.iter().map(|g| g.allocated).sum::<i64>()
         );
         let of = |source: &str| found.rows.iter().find(|row| row.source.as_deref() == Some(source)).map(|row| row.change.clone());
-        assert_eq!(of("a"), Some(Change::OtherType));
-        assert_eq!(of("b"), Some(Change::Larger));
-        assert_eq!(of("c"), Some(Change::Gone));
-        assert_eq!(of("d"), Some(Change::CopyForView));
-        assert_eq!(of("e"), Some(Change::LivesLonger));
+        let became = [Change::OtherType, Change::Larger, Change::Gone, Change::CopyForView, Change::LivesLonger];
+        assert_eq!(["a", "b", "c", "d", "e"].map(of), became.map(Some));
         let text = found.text();
         assert!(text.contains("freed before in backward, t.py:9") && text.contains("rounding"), "{text}");
         assert!(diff(&after, &after).text().contains("hold the same"));

@@ -14,9 +14,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// Writes all files into a folder, which is made where it is missing.
-///
-/// # Errors
-/// Something cannot be written.
 pub fn write(folder: &Path, answer: &Answer, traces: &[Trace]) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     save(&folder.join("rehearsal.json"), |out| {
@@ -39,9 +36,6 @@ pub fn write(folder: &Path, answer: &Answer, traces: &[Trace]) -> Result<()> {
 }
 
 /// Writes a file aside and renames it into place, so that a full disk leaves what was there. What is no file, as /dev/stdout, is written to.
-///
-/// # Errors
-/// It cannot be written; with its name.
 pub fn save(path: &Path, write: impl FnOnce(&mut BufWriter<&File>) -> Result<()>) -> Result<()> {
     let attempt = || -> Result<()> {
         let written = |file: &File| -> Result<()> {

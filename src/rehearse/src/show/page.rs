@@ -6,13 +6,13 @@ use super::time::modules;
 use super::words::{bytes, place_of, share_of, short};
 use crate::answer::time::Prediction;
 use crate::answer::{Answer, LiveBytes, MOST_ROWS, PhaseRow, ProcessAnswer, module_of};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use base::inline::{STYLE, document, picture_address};
 use base::units::Seconds;
 use chart::{AreaPlot, Areas, Head, NARROW, Panel, WIDE, areas};
 use minijinja::value::Serde;
 use minijinja::{Value, context};
-use serde::Serialize;
+use serde_json::json;
 use sim::trace::MemoryBlock;
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -25,9 +25,6 @@ const FIRST_STEPS: u32 = 8;
 const ROWS: usize = 20;
 
 /// Draws a view; with the picture, where its course lies.
-///
-/// # Errors
-/// The drawing library fails.
 pub fn picture(answer: &Answer, view: &View, width: i32) -> Result<(String, Option<AreaPlot>)> {
     let process = view.process;
     let title = format!("{} of GPU memory allocated at most", bytes(process.peak_allocated));
@@ -53,16 +50,12 @@ fn command(answer: &Answer) -> String {
 }
 
 /// Writes the page of the process that is the `n`th of the answer; `names` are what the files of each have in their names.
-///
-/// # Errors
-/// The template cannot be filled in, or the drawing library fails.
 pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<String> {
     let process = view.process;
     let (wide, wide_plot) = picture(answer, view, WIDE)?;
     let (narrow, narrow_plot) = picture(answer, view, NARROW)?;
     let mut places = SourcePlaces { view, lines: HashMap::new() };
-    let data = data(&mut places, [(WIDE, wide_plot), (NARROW, narrow_plot)]);
-    let json = serde_json::to_string(&data).context("writing a page's data")?;
+    let (data, left_out) = data(&mut places, [(WIDE, wide_plot), (NARROW, narrow_plot)]);
     let style = format!("{}\n{}", STYLE.trim_end(), include_str!("page.css").trim_end());
     let script = include_str!("page.js").trim_end();
     let others = answer.processes.iter().zip(names).enumerate();
@@ -110,12 +103,12 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         notes => Serde(&answer.notes),
         others => Serde(&others),
         name => &names[n],
-        left_out => Serde(data.left_out),
+        left_out,
         most_events => MOST_EVENTS,
         cut => view.events.len() > MOST_EVENTS,
         wide => picture_address(&wide), narrow => picture_address(&narrow),
         // Nothing in it can end the element that it stands in.
-        data => json.replace('<', "\\u003c"),
+        data => data.to_string().replace('<', "\\u003c"),
     };
     document(include_str!("page.html"), &style, script, values)
 }
@@ -155,9 +148,7 @@ struct SourcePlaces<'a> {
 impl SourcePlaces<'_> {
     fn line(&mut self, stack: u32) -> String {
         let trace = self.view.trace;
-        let line =
-            self.lines.entry(stack).or_insert_with(|| trace.line(stack).map_or(String::new(), |frame| place_of(&frame.into())));
-        line.clone()
+        self.lines.entry(stack).or_insert_with(|| trace.line(stack).map_or(String::new(), place_of)).clone()
     }
 
     /// The tensor that a block is, else what made it.
@@ -184,27 +175,8 @@ fn largest(places: &mut SourcePlaces) -> Vec<[String; 5]> {
     live.into_iter().map(line).collect()
 }
 
-/// What the page's script needs to say what lies under the pointer.
-#[derive(Serialize)]
-struct Data {
-    layers: [&'static str; LAYERS.len()],
-    pictures: Vec<PagePicture>,
-    /// Event, where it is (a name), and bytes of each layer.
-    moments: Vec<(usize, usize, [i64; LAYERS.len()])>,
-    /// Made and freed after which events (0 where never), bytes, and layer; then names: what it is, module, line, forward line.
-    blocks: Vec<[i64; 8]>,
-    names: Vec<String>,
-    /// Blocks that are too small for the page.
-    left_out: usize,
-}
-
-#[derive(Serialize)]
-struct PagePicture {
-    width: i32,
-    plot: Option<AreaPlot>,
-}
-
-fn data(places: &mut SourcePlaces, pictures: [(i32, Option<AreaPlot>); 2]) -> Data {
+/// What the page's script needs to say what lies under the pointer; and how many blocks are too small for the page.
+fn data(places: &mut SourcePlaces, pictures: [(i32, Option<AreaPlot>); 2]) -> (serde_json::Value, usize) {
     let view = places.view;
     let all = view.course().1;
     let used: BTreeSet<usize> = pictures.iter().flat_map(|(_, plot)| plot).flat_map(|plot| &plot.points).copied().collect();
@@ -219,8 +191,11 @@ fn data(places: &mut SourcePlaces, pictures: [(i32, Option<AreaPlot>); 2]) -> Da
     blocks.sort_by_key(|block| block.made());
     let mut names = Names { numbers: HashMap::new(), names: Vec::new() };
     names.number(String::new());
-    let moments = used.iter().map(|point| all[*point]).map(|m| (m.event, names.number(view.place(m.event)), m.layers)).collect();
-    let blocks = blocks
+    // Event, where it is (a name), and bytes of each layer.
+    let moments = used.iter().map(|point| all[*point]).map(|m| (m.event, names.number(view.place(m.event)), m.layers));
+    let moments: Vec<_> = moments.collect();
+    // Made and freed after which events (0 where never), bytes, and layer; then names: what it is, module, line, forward line.
+    let blocks: Vec<[i64; 8]> = blocks
         .into_iter()
         .map(|block| {
             let made = &view.events[block.made()];
@@ -231,15 +206,12 @@ fn data(places: &mut SourcePlaces, pictures: [(i32, Option<AreaPlot>); 2]) -> Da
             [block.made() as i64, freed, block.rounded, layer(block.category) as i64, name, module, line, forward]
         })
         .collect();
-    let pictures = pictures
-        .into_iter()
-        .map(|(width, plot)| {
-            let moment = |point: &usize| used.partition_point(|own| own < point);
-            let plot = plot.map(|plot| AreaPlot { points: plot.points.iter().map(moment).collect(), ..plot });
-            PagePicture { width, plot }
-        })
-        .collect();
-    Data { layers: LAYERS.map(|(name, _)| name), pictures, moments, blocks, names: names.names, left_out }
+    let moment = |point: &usize| used.partition_point(|own| own < point);
+    let pictures = pictures.map(|(width, plot)| {
+        json!({ "width": width, "plot": plot.map(|plot| AreaPlot { points: plot.points.iter().map(moment).collect(), ..plot }) })
+    });
+    let layers = LAYERS.map(|(name, _)| name);
+    (json!({ "layers": layers, "pictures": pictures, "moments": moments, "blocks": blocks, "names": names.names }), left_out)
 }
 
 /// Texts that are told once.

@@ -17,9 +17,6 @@ pub struct Pickle<'a> {
 
 impl Pickle<'_> {
     /// Writes one object.
-    ///
-    /// # Errors
-    /// What `output` fails with.
     pub fn write(output: &mut dyn Write, object: impl FnOnce(&mut Pickle) -> io::Result<()>) -> io::Result<()> {
         let mut pickle = Pickle { output, texts: HashMap::new(), lists: HashMap::new(), kept: 0 };
         pickle.bytes(&[0x80, 2])?;

@@ -26,9 +26,6 @@ struct SnapshotBlock {
 }
 
 /// Writes what a process would have of one card at its end; `time_us` counts events.
-///
-/// # Errors
-/// What `output` fails with.
 pub fn write(view: &View, output: &mut dyn Write) -> io::Result<()> {
     let device = view.process.device;
     let history: Vec<(usize, &Event)> = view.events.iter().enumerate().filter(|(_, event)| event.device == device).collect();

@@ -1,6 +1,6 @@
 //! The answer on the terminal.
 
-use super::words::{self, bytes, others_said, place_of, place_or_not, row, share_of, short, streams_said};
+use super::words::{self, bytes, others_said, place_of, place_or_not, row, share_of, short, streams_said, written};
 use super::{cards, time};
 use crate::answer::{
     Answer, BlockGroup, Caught, Failure, HostMemory, Leftover, LiveBytes, NeedlessGraphs, OnCard, PlaceholderSize,
@@ -20,13 +20,6 @@ use std::fmt::Write;
 /// The whole answer, each line ended.
 pub fn answer(answer: &Answer) -> String {
     written(|text| write_answer(text, answer))
-}
-
-/// Writing into a string cannot fail.
-fn written(write: impl FnOnce(&mut String) -> std::fmt::Result) -> String {
-    let mut text = String::new();
-    let _ = write(&mut text);
-    text
 }
 
 /// For a terminal of so many columns: lines that are longer go on below, a little further in.
@@ -164,13 +157,9 @@ fn remedies(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
 fn logits(contents: &[BlockGroup]) -> i64 {
     let largest = contents.iter().filter(|group| group.operator.contains("log_softmax")).map(|group| group.bytes).max();
     // In fp32, and in 16 bits.
-    let is_one = |group: &&BlockGroup| largest.is_some_and(|bytes| [bytes, bytes / 2].contains(&group.bytes));
-    contents
-        .iter()
-        .filter(is_one)
-        .filter(|group| ["activations", "temporaries"].contains(&&*group.category))
-        .map(|group| group.allocated)
-        .sum()
+    let is_as_large = |group: &BlockGroup| largest.is_some_and(|bytes| [bytes, bytes / 2].contains(&group.bytes));
+    let is_one = |group: &&BlockGroup| is_as_large(group) && ["activations", "temporaries"].contains(&&*group.category);
+    contents.iter().filter(is_one).map(|group| group.allocated).sum()
 }
 
 /// What is reserved and was never allocated, and what would change that: said where it does, by what PyTorch's allocator itself makes of it.
@@ -432,7 +421,7 @@ fn kept(text: &mut String, trace: &Trace, device: u16) -> std::fmt::Result {
         writeln!(text, "\n  What grows: lines that made blocks all along which are still there in the end")?;
     }
     for (line, (size, count, ..)) in grows.iter().take(ROWS) {
-        writeln!(text, "    {:>10}  in {count} blocks  {}", bytes(*size), place_of(&(*line).into()))?;
+        writeln!(text, "    {:>10}  in {count} blocks  {}", bytes(*size), place_of(line))?;
     }
     Ok(())
 }

@@ -1,11 +1,18 @@
 //! Words that text and pages share.
 
-use crate::answer::{Answer, Line};
+use crate::answer::Answer;
 use crate::capture::plain::on_one_line;
 use crate::capture::process::Frame;
 use base::units::Bytes;
 use std::fmt::Write;
 use std::path::Path;
+
+/// What is written, as a text. Writing into one cannot fail.
+pub fn written(write: impl FnOnce(&mut String) -> std::fmt::Result) -> String {
+    let mut text = String::new();
+    let _ = write(&mut text);
+    text
+}
 
 pub fn bytes(value: i64) -> String {
     Bytes(value.unsigned_abs()).to_string()
@@ -22,7 +29,7 @@ pub fn signed_or_dash(value: Option<i64>) -> String {
 }
 
 /// `file:line (function)`; see [`short`].
-pub fn place_of(line: &Line) -> String {
+pub fn place_of(line: &Frame) -> String {
     match line.line {
         0 => format!("{} ({})", short(&line.file), line.function),
         number => format!("{}:{number} ({})", short(&line.file), line.function),
@@ -73,7 +80,7 @@ pub fn share_of(part: i64, total: i64) -> String {
 }
 
 /// As [`place_of`], where a line is known.
-pub fn place_or_not(line: Option<&Line>) -> String {
+pub fn place_or_not(line: Option<&Frame>) -> String {
     line.map_or("somewhere".to_string(), place_of)
 }
 

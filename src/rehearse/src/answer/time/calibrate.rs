@@ -4,6 +4,7 @@ use super::constants::{self, Constants, HOST, SIMULATED};
 use super::device::CardModel;
 use crate::capture::work::{Precision, Work, WorkKind};
 use anyhow::{Context, Result, ensure};
+use base::stats::median;
 use sim::cards::Card;
 use sim::trace::Phase;
 use std::collections::{BTreeMap, HashMap};
@@ -118,9 +119,7 @@ fn fit(device: &mut CardModel, class: &'static str, rows: &[(Work, f64)]) -> f64
             }
         }
     }
-    let mut all = off(device);
-    all.sort_by(f64::total_cmp);
-    all[all.len() / 2].exp_m1()
+    median(&off(device)).exp_m1()
 }
 
 #[cfg(test)]
@@ -137,18 +136,8 @@ mod tests {
         let mut records =
             "kind,precision,direction,flags,alignment,flops,bytes,m,n,k,groups,taps,launches,seconds,simulated\n".to_string();
         for (m, n, k) in [(4096, 4096, 4096), (8192, 4096, 1024), (65536, 64, 1024), (65536, 1024, 64), (512, 512, 512)] {
-            let (flops, bytes) = (2.0 * f64::from(m) * f64::from(n) * f64::from(k), 2.0 * f64::from(m * k + k * n + m * n));
-            let seconds = device
-                .takes(&Work {
-                    kind: WorkKind::Matmul,
-                    phase: Phase::Forward,
-                    flops,
-                    bytes,
-                    alignment: 8,
-                    m: m as u32,
-                    ..Work::default()
-                })
-                .seconds;
+            let product = Work::product(m, n, k);
+            let (Work { flops, bytes, .. }, seconds) = (product, device.takes(&product).seconds);
             records += &format!("matmul,half,0,0,8,{flops},{bytes},{m},{n},{k},0,0,1,{seconds},0\n");
         }
         records += "host,,,,,,,,,,,,,0.000006,0\n";

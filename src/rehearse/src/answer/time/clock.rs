@@ -26,22 +26,13 @@ pub fn clock(card: &Card, host_factor: f64) -> Option<Clock> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::work::{Precision, Work, WorkKind};
+    use crate::capture::work::Work;
     use crate::run::clock::Moment;
 
     #[test]
     fn an_event_is_reached_when_the_kernels_before_it_are_done_and_the_host_where_it_waits() {
         let mut clock = clock(&"h100".parse().unwrap(), 1.0).unwrap();
-        let n = 8192.0_f64;
-        let product = Work {
-            kind: WorkKind::Matmul,
-            precision: Precision::Half,
-            alignment: 8,
-            flops: 2.0 * n.powi(3),
-            bytes: 6.0 * n * n,
-            host_nanoseconds: 1000,
-            ..Work::default()
-        };
+        let product = Work { host_nanoseconds: 1000, ..Work::product(8192, 8192, 8192) };
         let begin = clock(&[], Moment::default());
         assert_eq!(begin, [0.0, 0.0]);
         let [host, device] = clock(&[product; 10], Moment::default());

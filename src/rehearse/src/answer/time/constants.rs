@@ -67,8 +67,6 @@ pub fn classes() -> impl Iterator<Item = &'static str> {
 static OWN_FILE: OnceLock<ConstantsTable> = OnceLock::new();
 
 impl ConstantsTable {
-    /// # Errors
-    /// The line that is none.
     fn parse(text: &str) -> Result<ConstantsTable> {
         ensure!(text.lines().next() == Some(HEADER), "its first line is not '{HEADER}'");
         let mut table = ConstantsTable::default();

@@ -11,22 +11,13 @@ use sim::cards::{Card, Speed};
 use sim::trace::Phase;
 use std::collections::HashMap;
 
-/// What a kernel takes longest for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Limit {
-    Compute,
-    Bandwidth,
-    /// What a kernel takes however little it does.
-    Fixed,
-}
-
-impl Limit {
-    pub fn name(self) -> &'static str {
-        match self {
-            Limit::Compute => "compute",
-            Limit::Bandwidth => "bandwidth",
-            Limit::Fixed => "launches",
-        }
+sim::listed! {
+    /// What a kernel takes longest for.
+    Limit {
+        Compute as "compute",
+        Bandwidth as "bandwidth",
+        /// What a kernel takes however little it does.
+        Fixed as "launches",
     }
 }
 
@@ -95,8 +86,6 @@ const COPY_SECONDS: f64 = 1e-5;
 const FEW_CHANNELS: u32 = 16;
 
 impl CardModel {
-    /// # Errors
-    /// It is a size alone.
     pub fn of(card: &Card) -> Result<CardModel, String> {
         let speed = card.speed.ok_or(
             "a size alone has no speed: bandwidth and FLOP/s are those of a card; name one, such as rtx-4090, for the time of a step",
@@ -183,18 +172,13 @@ impl CardModel {
     fn class(&self, work: &Work) -> (&'static str, f64, f64) {
         let has_tf32 = self.capability >= (8, 0);
         let precision = if work.precision == Precision::Tf32 && !has_tf32 { Precision::Single } else { work.precision };
-        let peak = match precision {
-            Precision::Half => self.speed.half,
-            Precision::Tf32 => self.speed.tf32,
-            Precision::Single => self.speed.single,
-            Precision::Double => self.speed.single / self.singles_per_double(),
+        let (cores, peak) = match precision {
+            Precision::Half => (0, self.speed.half),
+            Precision::Tf32 => (1, self.speed.tf32),
+            Precision::Single => (2, self.speed.single),
+            Precision::Double => (2, self.speed.single / self.singles_per_double()),
         };
-        let on_tensor_cores = matches!(precision, Precision::Half | Precision::Tf32);
-        let cores = match precision {
-            Precision::Half => 0,
-            Precision::Tf32 => 1,
-            _ => 2,
-        };
+        let on_tensor_cores = cores < 2;
         let part = match (work.direction, work.is_transposed) {
             (0, false) => 0,
             // A transposed one is the gradient of the input of another.
@@ -257,17 +241,7 @@ mod tests {
 
     #[test]
     fn a_large_product_is_bound_by_compute_and_an_odd_one_takes_longer() {
-        let work = |n: u32, alignment| Work {
-            kind: WorkKind::Matmul,
-            alignment,
-            flops: 2.0 * 8192.0 * 8192.0 * f64::from(n),
-            bytes: 2.0 * (8192.0 * 8192.0 + 2.0 * 8192.0 * f64::from(n)),
-            m: 8192,
-            n,
-            k: 8192,
-            batch: 1,
-            ..Work::default()
-        };
+        let work = |n, alignment| Work { alignment, ..Work::product(8192, n, 8192) };
         let device = CardModel::of(&"h100".parse().unwrap()).unwrap();
         let taken = device.takes(&work(8192, 8));
         // 1.1e12 FLOPs at 989e12 a second take 1.1 ms at least, and no H100 takes three times as long.
@@ -307,10 +281,5 @@ mod tests {
         let seconds =
             |synchronises, m| device.takes(&Work { kind: WorkKind::Copy, synchronises, m, bytes: 1e9, ..Work::default() }).seconds;
         assert!(seconds(true, 0) > 2.0 * seconds(true, 1) && seconds(true, 1) == seconds(false, 0));
-    }
-
-    #[test]
-    fn a_size_alone_has_no_time() {
-        assert!(CardModel::of(&"24GiB".parse().unwrap()).unwrap_err().contains("name one"));
     }
 }

@@ -6,8 +6,8 @@ use super::loading::{Loading, StepSeconds};
 use super::prices::{Cost, cost};
 use super::timeline::{Timeline, Turn, begins, steady};
 use crate::answer::passes::trains;
-use crate::answer::place::{Line, MOST_ROWS, alike};
-use crate::capture::process::Trace;
+use crate::answer::place::{MOST_ROWS, alike};
+use crate::capture::process::{Frame, Trace};
 use crate::capture::work::{Precision, Work, WorkKind};
 use base::order::grouped;
 use base::units::significant;
@@ -115,19 +115,6 @@ pub struct PhaseTime {
     pub bound_by: &'static str,
 }
 
-impl Prediction {
-    pub fn seconds(&self) -> StepSeconds {
-        StepSeconds { step: self.step_seconds, device: self.device_seconds, host: self.host_seconds, host_factor: self.host_factor }
-    }
-
-    /// `1120 samples/s`, and of text the tokens; empty where they are not known.
-    pub fn throughput(&self) -> String {
-        let rates = [(self.tokens_per_second, "tokens/s"), (self.samples_per_second, "samples/s")];
-        let known = rates.into_iter().filter_map(|(rate, unit)| Some(format!("{} {unit}", significant(rate?))));
-        known.collect::<Vec<String>>().join(", ")
-    }
-}
-
 /// Kernels of a module at its own work, not that of modules in it; of all that belong to none, one row with an empty name.
 #[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct ModuleTime {
@@ -141,7 +128,7 @@ pub struct ModuleTime {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Span {
     pub operator: String,
-    pub line: Option<Line>,
+    pub line: Option<Frame>,
     pub module: String,
     pub card: u16,
     /// A copy that runs beside the kernels.
@@ -170,6 +157,17 @@ pub struct Steps {
 }
 
 impl Prediction {
+    pub fn seconds(&self) -> StepSeconds {
+        StepSeconds { step: self.step_seconds, device: self.device_seconds, host: self.host_seconds, host_factor: self.host_factor }
+    }
+
+    /// `1120 samples/s`, and of text the tokens; empty where they are not known.
+    pub fn throughput(&self) -> String {
+        let rates = [(self.tokens_per_second, "tokens/s"), (self.samples_per_second, "samples/s")];
+        let known = rates.into_iter().filter_map(|(rate, unit)| Some(format!("{} {unit}", significant(rate?))));
+        known.collect::<Vec<String>>().join(", ")
+    }
+
     pub fn of_steps(&self, steps: u64) -> Steps {
         let of = |each: f64| each * steps as f64;
         let cost = self.cost.as_ref().map(|cost| [cost.of_1000_steps, cost.low, cost.high].map(|each| of(each / 1000.0)));
@@ -216,7 +214,7 @@ impl Prediction {
 pub struct KernelTime {
     pub operator: String,
     /// In a backward pass that of the forward pass.
-    pub line: Option<Line>,
+    pub line: Option<Frame>,
     pub backward: bool,
     pub seconds: f64,
     pub launches: u64,
@@ -228,7 +226,7 @@ pub struct KernelTime {
 pub struct Misaligned {
     pub size: u32,
     pub padded: u32,
-    pub line: Option<Line>,
+    pub line: Option<Frame>,
     /// What its products take in a step, and what they would take padded.
     pub seconds: f64,
     pub padded_seconds: f64,
@@ -436,9 +434,6 @@ fn by_name<'a>(seconds: impl Iterator<Item = (&'a str, f64)>) -> Vec<(&'a str, f
 }
 
 /// What each class of kernels takes of a card, in seconds, the longest first.
-///
-/// # Errors
-/// The card has no figures of speed.
 pub fn by_class(works: &[Work], card: &Card) -> Result<Vec<(&'static str, f64)>, String> {
     let device = CardModel::of(card)?;
     Ok(by_name(works.iter().map(|work| device.takes(work)).map(|taken| (taken.class, taken.seconds))))
@@ -494,13 +489,9 @@ fn band(cell: &str) -> (f64, f64) {
 }
 
 fn limit_of<'a>(taken: impl IntoIterator<Item = &'a OperatorTime>) -> &'static str {
-    let mut sums = [(Limit::Compute, 0.0), (Limit::Bandwidth, 0.0), (Limit::Fixed, 0.0)];
-    for one in taken {
-        for (limit, sum) in &mut sums {
-            *sum += if *limit == one.limit { one.seconds } else { 0.0 };
-        }
-    }
-    sums.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("", |(limit, _)| limit.name())
+    let mut sums = [0.0; Limit::ALL.len()];
+    taken.into_iter().for_each(|one| sums[one.limit as usize] += one.seconds);
+    Limit::ALL.iter().zip(sums).max_by(|a, b| a.1.total_cmp(&b.1)).map_or("", |(limit, _)| limit.name())
 }
 
 fn phases(works: &[&Work], taken: &[OperatorTime], turns: &[Turn]) -> Vec<PhaseTime> {
@@ -559,8 +550,8 @@ fn spans(trace: &Trace, works: &[&Work], turns: &[Turn]) -> Vec<Span> {
 }
 
 /// The line that a work is of: in a backward pass, that of the forward pass.
-fn line_of(trace: &Trace, work: &Work) -> Option<Line> {
-    trace.line(if work.origin != 0 { work.origin } else { work.stack }).map(Line::from)
+fn line_of(trace: &Trace, work: &Work) -> Option<Frame> {
+    trace.line(if work.origin != 0 { work.origin } else { work.stack }).cloned()
 }
 
 fn kernels(trace: &Trace, works: &[&Work], taken: &[OperatorTime]) -> Vec<KernelTime> {

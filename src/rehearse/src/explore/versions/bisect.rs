@@ -97,29 +97,20 @@ impl<'a> Peaks<'a> {
     }
 
     fn found(&self, last_good: &str, first_bad: &str) -> FirstBad {
-        let (rehearsed, skipped) = (self.answers.len(), self.skipped.clone());
-        FirstBad {
-            last_good: last_good.to_string(),
-            first_bad: first_bad.to_string(),
-            threshold: self.threshold,
-            rehearsed,
-            skipped,
-        }
+        let [last_good, first_bad] = [last_good, first_bad].map(str::to_string);
+        let (threshold, rehearsed, skipped) = (self.threshold, self.answers.len(), self.skipped.clone());
+        FirstBad { last_good, first_bad, threshold, rehearsed, skipped }
     }
 
     /// Between releases, the good one first.
-    ///
-    /// # Errors
-    /// The run was ended.
     pub fn of_releases(&mut self, releases: &[Pin]) -> Result<FirstBad> {
         let names: Vec<String> = releases.iter().map(Pin::to_string).collect();
         let (mut low, mut high) = (0usize, names.len().saturating_sub(1));
         loop {
             // The middle one, or the nearest to it that can be rehearsed.
-            let middle = low.midpoint(high);
-            let mut between: Vec<usize> = (low + 1..high).filter(|at| !self.skipped.contains(&names[*at])).collect();
-            between.sort_by_key(|at| at.abs_diff(middle));
-            let Some(at) = between.first().copied() else { return Ok(self.found(&names[low], &names[high])) };
+            let between = (low + 1..high).filter(|at| !self.skipped.contains(&names[*at]));
+            let middle = between.min_by_key(|at| at.abs_diff(low.midpoint(high)));
+            let Some(at) = middle else { return Ok(self.found(&names[low], &names[high])) };
             match self.is_bad(&names[at])? {
                 Some(true) => high = at,
                 Some(false) => low = at,
@@ -129,9 +120,6 @@ impl<'a> Peaks<'a> {
     }
 
     /// Between commits of a clone, as `git bisect` chooses them in a worktree of it.
-    ///
-    /// # Errors
-    /// The run was ended, or git fails.
     pub fn of_commits(&mut self, worktree: &Worktree, good: &str, bad: &str) -> Result<FirstBad> {
         let mut said = worktree.git(&["bisect", "start", bad, good])?;
         loop {
@@ -149,14 +137,8 @@ impl<'a> Peaks<'a> {
                 bail!("the first bad commit is one of {}: the others of them cannot be rehearsed", left.join(", "));
             }
             let commit = worktree.git(&["rev-parse", "HEAD"])?.trim().to_string();
-            said = worktree.git(&[
-                "bisect",
-                match self.is_bad(&commit)? {
-                    Some(true) => "bad",
-                    Some(false) => "good",
-                    None => "skip",
-                },
-            ])?;
+            let how = self.is_bad(&commit)?.map_or("skip", |is_bad| if is_bad { "bad" } else { "good" });
+            said = worktree.git(&["bisect", how])?;
         }
     }
 }
@@ -181,9 +163,6 @@ fn git(folder: &Path, words: &[&str]) -> Result<String> {
 
 impl Worktree {
     /// Of a clone, at a commit.
-    ///
-    /// # Errors
-    /// It is no clone, or has no such commit.
     pub fn new(clone: &Path, commit: &str) -> Result<Worktree> {
         let top = git(clone, &["rev-parse", "--show-toplevel"]).with_context(|| format!("--repo {}", clone.display()))?;
         let folder = tempfile::tempdir().context("making a folder for a worktree")?;
@@ -202,9 +181,6 @@ impl Worktree {
     }
 
     /// The whole name of a commit.
-    ///
-    /// # Errors
-    /// There is none with this name.
     pub fn commit(&self, name: &str) -> Result<String> {
         Ok(self
             .git(&["rev-parse", "--verify", "--quiet", &format!("{name}^{{commit}}")])
@@ -214,9 +190,6 @@ impl Worktree {
     }
 
     /// Its files are those of a commit.
-    ///
-    /// # Errors
-    /// git cannot write them.
     pub fn check_out(&self, commit: &str) -> Result<()> {
         self.git(&["checkout", "--quiet", "--detach", "--force", commit]).map(|_| ())
     }
@@ -250,18 +223,13 @@ mod tests {
     use super::*;
     use anyhow::anyhow;
 
-    fn answer(bytes: i64) -> Earlier {
-        let text =
-            format!(r#"{{"gpu":{{"name":"t4"}},"verdict":"fits","peak_allocated":{bytes},"peak_reserved":0,"processes":[]}}"#);
-        serde_json::from_str(&text).unwrap()
-    }
-
     /// Bisects releases 0 to 40, of which those from `grows` on take more and those that `is_broken` names cannot be rehearsed.
     fn found(grows: usize, is_broken: fn(usize) -> bool, threshold: Option<u64>) -> Result<FirstBad> {
         let releases: Vec<Pin> = (0..=40).map(|n| Pin { package: "p".into(), version: n.to_string() }).collect();
         let rehearse = |name: &str| {
             let n: usize = name.strip_prefix("p==").unwrap().parse().unwrap();
-            Ok(if is_broken(n) { Err(anyhow!("broken")) } else { Ok(answer(if n >= grows { 3000 } else { 1000 + n as i64 })) })
+            let bytes = if n >= grows { 3000 } else { 1000 + n as i64 };
+            Ok(if is_broken(n) { Err(anyhow!("broken")) } else { Ok(Earlier::of_one_line(bytes, "fits")) })
         };
         let mut peaks = Peaks::new(("p==0", "p==40"), threshold, |_| {}, rehearse)?;
         peaks.of_releases(&releases)

@@ -3,6 +3,7 @@
 
 use super::followed::{self, is_interrupted};
 use super::ranges::Pin;
+use crate::run::executor::last_line;
 use crate::run::libraries::{cache, libraries, not_written};
 use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
@@ -10,7 +11,7 @@ use rustix::fs::FlockOperation;
 use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Seek};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -131,9 +132,6 @@ fn kept(folder: &Path) -> Vec<(SystemTime, PathBuf, u64)> {
 }
 
 /// Removes all environments, and gives how many there were and their bytes.
-///
-/// # Errors
-/// One cannot be removed.
 pub fn clear() -> Result<(usize, u64)> {
     let all = kept(&folder()?);
     for (_, path, _) in &all {
@@ -173,15 +171,14 @@ impl Environments<'_> {
             command.args(self.python.iter().map(|version| format!("--python={version}")));
             command.args(uv.iter().map(|uv| format!("--uv={}", uv.display())));
             command.args(names.drain(..)).env_remove("PYTHONPATH").stdin(Stdio::null());
-            let mut heard = tempfile::tempfile().context("making a temporary file")?;
+            let heard = tempfile::tempfile().context("making a temporary file")?;
             command.stdout(Stdio::null()).stderr(heard.try_clone().context("opening a temporary file")?);
             let made = followed::run(&mut command);
             if !made.as_ref().is_ok_and(|status| status.success()) {
                 fs::remove_dir_all(&folder).ok();
                 made?;
-                let mut said = String::new();
-                heard.rewind().and_then(|()| heard.read_to_string(&mut said)).context("reading what was said")?;
-                bail!("{}", said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it cannot be installed").trim());
+                let said = last_line(heard);
+                bail!("{}", if said.is_empty() { "it cannot be installed" } else { &said });
             }
         }
         // Also says when it was used.

@@ -104,9 +104,6 @@ impl Wanted {
     }
 
     /// Every release from one to another.
-    ///
-    /// # Errors
-    /// One of them is none.
     pub fn between(&self, first: &str, last: &str, released: &[String]) -> Result<Vec<Pin>> {
         let end = |version: &str| {
             let one = Wanted { package: self.package.clone(), versions: version.to_string() }.choose(released)?;

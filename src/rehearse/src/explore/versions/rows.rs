@@ -52,12 +52,8 @@ pub struct Table {
 impl VersionRow {
     /// As files are named.
     fn name(&self) -> String {
-        self.pins
-            .iter()
-            .map(|pin| format!("{}-{}", pin.package, pin.version))
-            .collect::<Vec<String>>()
-            .join("_")
-            .replace(['[', ']', ','], "-")
+        let names: Vec<String> = self.pins.iter().map(|pin| format!("{}-{}", pin.package, pin.version)).collect();
+        names.join("_").replace(['[', ']', ','], "-")
     }
 
     /// What differs from others: of one package alone its version.
@@ -66,13 +62,12 @@ impl VersionRow {
     }
 }
 
-/// A row for each combination of versions: of an earlier run, if it has one; else `rehearse` is asked, whose inner error is why there is none.
+/// A row for each combination of versions, of what `rehearse` gives by its name; the inner error is why there are no figures.
 ///
 /// # Errors
 /// The run was ended.
 pub fn rows(
     wanted: Vec<Vec<Pin>>,
-    kept: impl Fn(&str) -> Option<Earlier>,
     mut rehearse: impl FnMut(&str, &[Pin]) -> Result<Result<Earlier>>,
     progress: fn(&str),
 ) -> Result<Vec<VersionRow>> {
@@ -80,17 +75,8 @@ pub fn rows(
     for (at, pins) in wanted.into_iter().enumerate() {
         let mut row = VersionRow { pins, ..VersionRow::default() };
         let (name, title) = (row.name(), row.title());
-        let found = match kept(&name) {
-            Some(found) => {
-                progress(&format!("{title}: of an earlier run ({} of {count})", at + 1));
-                Ok(found)
-            }
-            None => {
-                progress(&format!("{title} ({} of {count})", at + 1));
-                rehearse(&name, &row.pins)?
-            }
-        };
-        let answer = match found {
+        progress(&format!("{title} ({} of {count})", at + 1));
+        let answer = match rehearse(&name, &row.pins)? {
             Ok(answer) => Some(answer),
             Err(why) => {
                 let why = on_one_line(&format!("{why:#}"));
@@ -169,9 +155,6 @@ impl Table {
     }
 
     /// As an SVG document.
-    ///
-    /// # Errors
-    /// The drawing library fails.
     pub fn picture(&self) -> Result<String> {
         let bar = |row: &VersionRow| {
             let change =
@@ -194,40 +177,23 @@ impl Table {
 mod tests {
     use super::*;
     use anyhow::{anyhow, bail};
-    use std::cell::RefCell;
-
-    fn answer(bytes: i64, verdict: &str) -> Earlier {
-        let group = format!(
-            r#"{{"line":"/a/t.py:{bytes}","function":"forward","source":"y = f(x)","module":"Net","category":"activations",
-            "operator":"aten::mm","bytes":{bytes},"blocks":1,"allocated":{bytes},"made":1}}"#
-        );
-        let text = format!(
-            r#"{{"gpu":{{"name":"t4"}},"verdict":"{verdict}","peak_allocated":{bytes},"peak_reserved":{bytes},"needs_at_least":null,
-            "processes":[{{"torch":"2.9","peak":{{"step":1,"phase":"forward","lines":[],"contents":[{group}]}}}}]}}"#
-        );
-        serde_json::from_str(&text).unwrap()
-    }
 
     #[test]
     fn each_version_has_a_row_a_jump_its_lines_and_what_is_missing_its_reason() {
         let pins = |versions: &[&str]| -> Vec<Vec<Pin>> {
             versions.iter().map(|version| vec![Pin { package: "pkg".into(), version: version.to_string() }]).collect()
         };
-        let asked = RefCell::new(Vec::new());
         let rehearse = |name: &str, _: &[Pin]| {
-            asked.borrow_mut().push(name.to_string());
             Ok(match name {
+                "pkg-1" => Ok(Earlier::of_one_line(1000 << 20, "fits")),
                 "pkg-2" => Err(anyhow!("no wheel\nfor this Python")),
-                "pkg-3" => Ok(answer(1500 << 20, "fits")),
-                "pkg-4" => Ok(answer(1510 << 20, "fits")),
-                "pkg-5" => Ok(answer(9000 << 20, "does_not_fit")),
+                "pkg-3" => Ok(Earlier::of_one_line(1500 << 20, "fits")),
+                "pkg-4" => Ok(Earlier::of_one_line(1510 << 20, "fits")),
+                "pkg-5" => Ok(Earlier::of_one_line(9000 << 20, "does_not_fit")),
                 _ => bail!("interrupted"),
             })
         };
-        let kept = |name: &str| (name == "pkg-1").then(|| answer(1000 << 20, "fits"));
-        let found = rows(pins(&["1", "2", "3", "4", "5"]), kept, rehearse, |_| {}).unwrap();
-        // What an earlier run has is not rehearsed again.
-        assert_eq!(*asked.borrow(), ["pkg-2", "pkg-3", "pkg-4", "pkg-5"]);
+        let found = rows(pins(&["1", "2", "3", "4", "5"]), rehearse, |_| {}).unwrap();
         let table = Table { gpu: "t4".into(), command: Vec::new(), rows: found };
         let text = table.text();
         for line in [
@@ -244,6 +210,6 @@ mod tests {
         assert_eq!(table.rows[4].change, None, "what ran out of memory has no peak to compare");
         let picture = table.picture().unwrap();
         assert!(picture.contains("pkg 4") && !picture.contains("pkg 2"), "{picture}");
-        assert!(rows(pins(&["3", "6"]), |_| None, rehearse, |_| {}).unwrap_err().to_string().contains("interrupted"));
+        assert!(rows(pins(&["3", "6"]), rehearse, |_| {}).unwrap_err().to_string().contains("interrupted"));
     }
 }

@@ -32,11 +32,9 @@ impl Trial<'_> {
     }
 
     /// As [`Trial::run`] in an environment with these versions, unless there is an answer already.
-    ///
-    /// # Errors
-    /// The same.
     pub fn with(&self, environments: &Environments, name: &str, pins: &[Pin]) -> Result<Result<Earlier>> {
         if let Some(kept) = self.kept(name) {
+            (environments.progress)("of an earlier run");
             return Ok(Ok(kept));
         }
         match environments.with(pins) {

@@ -9,9 +9,6 @@ use chart::{Bar, Head, WIDE, bars};
 
 impl WhatIf {
     /// An SVG document of the rows that were measured, in their order.
-    ///
-    /// # Errors
-    /// The drawing fails.
     pub fn picture(&self) -> Result<String> {
         let bar = |row: &VariantRow| {
             let bytes = row.bytes()?.unsigned_abs();

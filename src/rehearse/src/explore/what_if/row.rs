@@ -134,12 +134,8 @@ pub const FREE: f64 = 0.05;
 impl VariantRow {
     pub fn of(choice: Combination, measured: &MeasuredStep, base: &MeasuredStep) -> VariantRow {
         let (reserved, allocated) = measured.peaks.unzip();
-        let outcomes: Vec<&TechniqueOutcome> = choice
-            .variant
-            .techniques
-            .iter()
-            .flat_map(|name| measured.outcomes.iter().find(|outcome| outcome.technique == *name))
-            .collect();
+        let outcome = |name: &&str| measured.outcomes.iter().find(|outcome| outcome.technique == *name);
+        let outcomes: Vec<&TechniqueOutcome> = choice.variant.techniques.iter().filter_map(outcome).collect();
         let flops = measured.flops.zip(base.flops).map(|(now, before)| (now.cast_signed() - before.cast_signed(), before));
         let changes_layout = choice.groups.contains(&LAYOUT);
         // Communication is not in the time, nor what compiling costs at the start.

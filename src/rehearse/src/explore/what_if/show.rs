@@ -2,7 +2,7 @@
 
 use super::row::{MeasuredStep, VariantRow};
 use crate::answer::time::TimeChange;
-use crate::show::words::{signed as bytes, signed_or_dash};
+use crate::show::words::{signed as bytes, signed_or_dash, written};
 use base::order::distinct;
 use base::units::{Seconds, significant};
 use std::cmp::Reverse;
@@ -58,10 +58,7 @@ fn needs(row: &VariantRow) -> String {
 
 /// The answer whole, each line ended; `base` is the script as it is.
 pub fn answer(base: &MeasuredStep, rows: &[VariantRow]) -> String {
-    let mut text = String::new();
-    // Writing into a string cannot fail.
-    let _ = write_answer(&mut text, base, rows);
-    text
+    written(|text| write_answer(text, base, rows))
 }
 
 /// One sentence: what to do.

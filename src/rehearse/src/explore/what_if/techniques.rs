@@ -14,28 +14,9 @@ pub struct Technique {
 }
 
 /// Groups in the order in which they are told; those of others come last.
-const GROUPS: [&str; 20] = [
-    INFERENCE[0],
-    INFERENCE[1],
-    INFERENCE[2],
-    INFERENCE[3],
-    "precision",
-    "update",
-    "gradients",
-    "checkpointing",
-    "loss",
-    "attention",
-    OFFLOADING,
-    STATE_OFFLOADING,
-    TRAINED,
-    WEIGHTS,
-    COMPILING,
-    "matrix products",
-    "in place",
-    LAYOUT,
-    CARDS,
-    "accumulation",
-];
+const GROUPS: &str = "inference, inference precision, cache, images, precision, update, gradients, checkpointing, loss, attention, offloading, \
+                      offloading of state, what is trained, precision of weights, compiling, matrix products, in place, layout, cards, \
+                      accumulation";
 
 /// All of them, by group.
 pub fn techniques() -> &'static [Technique] {
@@ -46,7 +27,7 @@ pub fn techniques() -> &'static [Technique] {
             head.lines().filter_map(of_line).flatten().collect::<Vec<Technique>>()
         };
         let mut all: Vec<Technique> = PYTHON.iter().flat_map(of_file).collect();
-        all.sort_by_key(|technique| GROUPS.iter().position(|group| *group == technique.group).unwrap_or(GROUPS.len()));
+        all.sort_by_key(|technique| GROUPS.split(", ").position(|group| group == technique.group).unwrap_or(usize::MAX));
         all
     });
     &ALL

@@ -17,8 +17,8 @@ use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
 use serde::Serialize;
 use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashSet};
 use std::env;
-use std::fmt;
 use std::thread;
 
 /// What is tried.
@@ -69,8 +69,9 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
     let counting = Rehearsal { variant: Variant { counts: true, ..Variant::default() }, ..rehearsal.clone() };
     (rehearsal.progress)("rehearsing the script as it is");
     let base = measure(&counting, false)?;
-    let base = base
-        .map_err(|why| ScriptFailed(format!("the script fails as it is: {why}; vramlab rehearse without --what-if shows where")))?;
+    let base = base.map_err(|Failed { why, .. }| {
+        ScriptFailed(format!("the script fails as it is: {why}; vramlab rehearse without --what-if shows where"))
+    })?;
     ensure!(
         !base.trains || trials.batch.as_ref().is_none_or(|batch| batch.accumulation.is_some()),
         "the script trains: --batch needs --accumulation, as in '--grad-accum {{}}'"
@@ -183,15 +184,11 @@ fn try_all(rehearsal: &Rehearsal, base: &MeasuredStep, choices: Vec<Combination>
     of_each(&choices, at_once, |at, choice| {
         let (names, count) = (choice.names.join(" + "), choices.len());
         (rehearsal.progress)(&format!("rehearsing with {names} ({} of {count})", at + 1));
-        try_one(rehearsal, base, choice.clone())
+        match step_with(rehearsal, base, choice) {
+            Ok(measured) => VariantRow::of(choice.clone(), &measured, base),
+            Err(reason) => VariantRow::refused(choice.clone(), reason),
+        }
     })
-}
-
-fn try_one(rehearsal: &Rehearsal, base: &MeasuredStep, choice: Combination) -> VariantRow {
-    match step_with(rehearsal, base, &choice) {
-        Ok(measured) => VariantRow::of(choice, &measured, base),
-        Err(reason) => VariantRow::refused(choice, reason),
-    }
 }
 
 /// What a run with a combination showed; else why it was not applied.
@@ -203,7 +200,7 @@ fn step_with(rehearsal: &Rehearsal, base: &MeasuredStep, choice: &Combination) -
         let name = if choice.names.len() > 1 { format!("{}: ", no.technique) } else { String::new() };
         return Err(format!("{name}{}", no.reason));
     }
-    let measured = measured.map_err(|failed| format!("the script fails with it: {failed}"))?;
+    let measured = measured.map_err(|failed| format!("the script fails with it: {}", failed.why))?;
     let is_silent = |name: &&&str| !measured.outcomes.iter().any(|outcome| outcome.technique == **name);
     match choice.variant.techniques.iter().find(is_silent).filter(|_| measured.peaks.is_some()) {
         Some(silent) => Err(format!("{silent} found nothing in the script to apply to")),
@@ -215,12 +212,6 @@ fn step_with(rehearsal: &Rehearsal, base: &MeasuredStep, choice: &Combination) -
 struct Failed {
     why: String,
     outcomes: Vec<TechniqueOutcome>,
-}
-
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(&self.why)
-    }
 }
 
 fn outcomes(run: &Capture) -> Vec<TechniqueOutcome> {
@@ -247,7 +238,7 @@ fn measure(rehearsal: &Rehearsal, is_large_first: bool) -> Result<Result<Measure
         return Ok(nothing_to_do(&run).map_or_else(|| on_a_real_gpu(&run), Err));
     }
     let large = rehearsal.on_a_large_card();
-    let first = if is_large_first { simulated(&large)? } else { simulated(rehearsal)? };
+    let first = simulated(if is_large_first { &large } else { rehearsal })?;
     let Ok(mut measured) = first else { return Ok(first) };
     let room = (rehearsal.card.memory - rehearsal.card.context).cast_signed();
     if is_large_first {
@@ -259,12 +250,10 @@ fn measure(rehearsal: &Rehearsal, is_large_first: bool) -> Result<Result<Measure
             }
         }
     } else if measured.peaks.is_none() {
-        let needs = simulated(&large)?;
-        return Ok(needs.map(|needs| MeasuredStep {
-            fits: false,
-            gpu: SimulatedGpu::of(&rehearsal.card, rehearsal.gpus.unwrap_or(1)),
-            ..needs
-        }));
+        match simulated(&large)? {
+            Ok(needs) => measured = MeasuredStep { fits: false, ..needs },
+            failed => return Ok(failed),
+        }
     }
     Ok(Ok(MeasuredStep { gpu: SimulatedGpu::of(&rehearsal.card, rehearsal.gpus.unwrap_or(1)), ..measured }))
 }
@@ -352,18 +341,9 @@ fn combinations(rows: &[VariantRow]) -> Vec<Combination> {
             }
         }
     }
-    let sorted = |names: &[String]| {
-        let mut names = names.to_vec();
-        names.sort();
-        names
-    };
-    let mut seen: Vec<Vec<String>> = rows.iter().map(|row| sorted(&row.techniques)).collect();
-    sets.retain(|set| {
-        let names = sorted(&set.names);
-        let is_new = !seen.contains(&names);
-        seen.push(names);
-        is_new && set.names.len() > 1
-    });
+    let names = |names: &[String]| names.iter().cloned().collect::<BTreeSet<String>>();
+    let mut seen: HashSet<BTreeSet<String>> = rows.iter().map(|row| names(&row.techniques)).collect();
+    sets.retain(|set| set.names.len() > 1 && seen.insert(names(&set.names)));
     sets
 }
 
@@ -435,21 +415,9 @@ mod tests {
             ),
         ];
         let names: Vec<String> = combinations(&rows).iter().map(|set| set.names.join("+")).collect();
-        assert_eq!(
-            names,
-            [
-                "in place+fused",
-                "in place+fused+bf16",
-                "in place+fused+every",
-                "in place+fused+bf16+every",
-                "in place+fused+second",
-                "in place+fused+bf16+second",
-                "in place+fused+fsdp2",
-                "in place+fused+bf16+fsdp2",
-                "in place+fused+offload",
-                "in place+fused+bf16+offload",
-            ]
-        );
+        let costly =
+            ["every", "second", "fsdp2", "offload"].map(|name| format!("in place+fused+{name} in place+fused+bf16+{name}"));
+        assert_eq!(names.join(" "), format!("in place+fused in place+fused+bf16 {}", costly.join(" ")));
         // What trains another thing comes after all that does not, however little it costs.
         assert!(tried("lora", TRAINED, 10, -0.3, "another thing").cost() > rows[8].cost());
         // A count of operations does not show traffic: what avoids it stays on the front.
@@ -485,19 +453,9 @@ mod tests {
         ];
         mark_front(&mut rows);
         sort(&mut rows);
-        let names: Vec<(&str, bool)> = rows.iter().map(|row| (row.techniques[0].as_str(), row.pareto)).collect();
-        assert_eq!(
-            names,
-            [
-                ("checkpoint", true),
-                ("slower", false),
-                ("offload", true),
-                ("accumulate", true),
-                ("fsdp2", false),
-                ("fast", true),
-                ("as it is", false)
-            ]
-        );
+        let marked = |row: &VariantRow| format!("{}{}", row.name(), if row.pareto { "*" } else { "" });
+        let names: Vec<String> = rows.iter().map(marked).collect();
+        assert_eq!(names.join(", "), "checkpoint*, slower, offload*, accumulate*, fsdp2, fast*, as it is");
         let cheapest = rows.iter().filter(|row| row.fits).min_by_key(|row| row.cost());
         assert_eq!(cheapest.map(VariantRow::name).as_deref(), Some("checkpoint"));
         assert!(rows.iter().filter(|row| row.is_free()).all(|row| ["fast", "as it is"].contains(&row.techniques[0].as_str())));
