@@ -34,13 +34,15 @@ fn each_release_of_a_package_is_rehearsed_once_and_the_one_that_grew_is_found() 
     let scene = tempfile::tempdir().unwrap();
     let (index, out) = (scene.path().join("index"), scene.path().join("out"));
     fs::create_dir(&index).unwrap();
-    fs::write(scene.path().join("train.py"), TRAIN).unwrap();
+    // Flags reach each rehearsal.
+    fs::write(scene.path().join("train.py"), format!("import os\nassert os.environ['RANK'] == '1'\n{TRAIN}")).unwrap();
     assert!(Command::new(common::python()).args(["-c", WHEELS]).arg(&index).status().unwrap().success());
     let vramlab = |words: &[&str], json: &str| {
         let mut program = Command::new(env!("CARGO_BIN_EXE_vramlab"));
         program.current_dir(scene.path()).env("VRAMLAB_CACHE", scene.path().join("cache"));
         program.env("PIP_NO_INDEX", "1").env("PIP_FIND_LINKS", &index).env("PATH", "/usr/bin:/bin");
-        program.args(words).arg("--json").arg(json).arg("--").arg(common::python()).arg("train.py");
+        program.args(words).args(["--world-size", "2", "--rank", "1"]);
+        program.arg("--json").arg(json).arg("--").arg(common::python()).arg("train.py");
         program.output().unwrap()
     };
     let grower = ["versions", "--package", "grower=1.0.0..2.0.0", "--out", "out"];

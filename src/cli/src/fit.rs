@@ -45,6 +45,7 @@ pub fn fit(options: &FitOptions) -> Result<u8> {
         !options.command.is_empty() || options.model.is_some(),
         "there is no command to rehearse; write it after --, as in: vramlab fit --batch '--batch-size {{}}' -- python train.py"
     );
+    options.run.ensure_one_rank()?;
     let (command, batch) = match &options.model {
         Some(model) => (preset::command(model, 1, &options.command)?, Some(preset::batch())),
         None => (options.command.clone(), options.batch.clone()),

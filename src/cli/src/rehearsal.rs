@@ -18,7 +18,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// What is run, and how: flags of `vramlab rehearse` and `vramlab fit`.
+/// What is run, and how: flags of every command that rehearses.
 #[derive(Debug, Clone, Args)]
 pub struct RunFlags {
     /// The simulated GPU: a card as anybody writes it (rtx-4090, "NVIDIA A100-SXM4-80GB", g5.xlarge; vramlab gpus lists them) or a size, such
@@ -50,6 +50,22 @@ pub struct RunFlags {
     /// Stop the command after this many seconds, and report what was seen
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<f64>,
+
+    /// GPUs of the simulated machine; one where it is not given, or as many as a launcher starts ranks
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=16))]
+    pub gpus: Option<u32>,
+
+    /// Let other streams' work end N kernels later, as behind a host that runs ahead of its GPU; 0 is never behind
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub lag: u32,
+
+    /// Run as one rank of a job with this many processes
+    #[arg(long, value_name = "N", requires = "rank")]
+    pub world_size: Option<u32>,
+
+    /// Which rank; `all` rehearses the first two, the middle and the last, which may differ, and says which needs most
+    #[arg(long, value_name = "R|all", requires = "world_size")]
+    pub rank: Option<Rank>,
 }
 
 /// How an answer is said: flags of every command that rehearses.
@@ -138,22 +154,6 @@ pub struct RehearseOptions {
     #[arg(long, value_name = "DIR", conflicts_with = "writes")]
     keep_writes: Option<PathBuf>,
 
-    /// GPUs of the simulated machine; one where it is not given, or as many as a launcher starts ranks
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=16))]
-    gpus: Option<u32>,
-
-    /// Let other streams' work end N kernels later, as behind a host that runs ahead of its GPU; 0 is never behind
-    #[arg(long, value_name = "N", default_value = "0")]
-    lag: u32,
-
-    /// Run as one rank of a job with this many processes
-    #[arg(long, value_name = "N", requires = "rank")]
-    world_size: Option<u32>,
-
-    /// Which rank; `all` rehearses the first two, the middle and the last, which may differ, and says which needs most
-    #[arg(long, value_name = "R|all", requires = "world_size")]
-    rank: Option<Rank>,
-
     /// Rehearse the largest batch of the training's DataLoader, too: it is given as the second
     #[arg(long)]
     longest: bool,
@@ -205,7 +205,7 @@ pub struct RehearseOptions {
 
 /// What `--rank` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rank {
+pub enum Rank {
     One(u32),
     All,
 }
@@ -285,11 +285,26 @@ impl RunFlags {
         if let Some(seconds) = self.timeout {
             ensure!(seconds > 0.0 && seconds < 1e9, "--timeout {seconds}: write a number of seconds greater than 0");
         }
+        let first = if let Some(Rank::One(rank)) = self.rank { rank } else { 0 };
+        let rank = self.world_size.map(|size| (first, size));
+        if let Some((rank, size)) = rank {
+            ensure!(rank < size, "--rank {rank}: the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));
+        }
         let mut rehearsal = Rehearsal::new(command.to_vec(), card)?;
+        (rehearsal.gpus, rehearsal.lag, rehearsal.rank) = (self.gpus, self.lag, rank);
         (rehearsal.steps, rehearsal.timeout, rehearsal.clocks) = (steps, self.timeout, rehearse::time::clock);
         (rehearsal.no_init, rehearsal.eager, rehearsal.progress) = (self.no_init, self.eager, progress(quiet));
         (rehearsal.writes, rehearsal.fake_data) = (self.writes, self.fake_data.clone());
         Ok(rehearsal)
+    }
+
+    /// Where each try is of one process.
+    ///
+    /// # Errors
+    /// All ranks are asked for.
+    pub fn ensure_one_rank(&self) -> Result<()> {
+        ensure!(self.rank != Some(Rank::All), "--rank all is for vramlab rehearse, which says which rank needs most: name that one");
+        Ok(())
     }
 }
 
@@ -314,14 +329,8 @@ impl RehearseOptions {
         if let Some(file) = &self.prices {
             rehearse::time::use_prices(file)?;
         }
-        let first = if let Some(Rank::One(rank)) = self.rank { rank } else { 0 };
-        let rank = self.world_size.map(|size| (first, size));
-        if let Some((rank, size)) = rank {
-            ensure!(rank < size, "--rank {rank}: the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));
-        }
         let mut rehearsal = self.run.rehearsal(command, card, self.outputs.said.quiet)?;
-        (rehearsal.host_factor, rehearsal.gpus, rehearsal.cards, rehearsal.rank) = (self.host_factor, self.gpus, self.cards, rank);
-        (rehearsal.lag, rehearsal.clock) = (self.lag, self.clock);
+        (rehearsal.host_factor, rehearsal.cards, rehearsal.clock) = (self.host_factor, self.cards, self.clock);
         (rehearsal.longest, rehearsal.host_memory) = (self.longest, self.host_memory.map(|size| size.0));
         (rehearsal.measures, rehearsal.is_silent) = (self.device == "cuda", false);
         rehearsal.leaves_stdout = self.outputs.said.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
@@ -411,9 +420,9 @@ pub fn rehearse(options: &RehearseOptions) -> Result<u8> {
     if options.what_if {
         return what_if(options, rehearsal, batch);
     }
-    if options.rank == Some(Rank::All) {
+    if options.run.rank == Some(Rank::All) {
         ensure!(others.is_empty() && !is_of_one, "--rank all takes one GPU, and no --out, --keep, --badge or --check");
-        return all_ranks(options, rehearsal, options.world_size.unwrap_or(1));
+        return all_ranks(options, rehearsal, options.run.world_size.unwrap_or(1));
     }
     if !others.is_empty() {
         return several(options, &rehearsals);

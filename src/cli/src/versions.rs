@@ -1,6 +1,6 @@
 //! `vramlab versions` and `vramlab bisect`: a script with other versions of what it imports.
 
-use super::rehearsal::{RunFlags, SaidFlags, cards, progress, write_json};
+use super::rehearsal::{Rank, RunFlags, SaidFlags, cards, progress, write_json};
 use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
 use base::{eprint, println};
@@ -138,10 +138,14 @@ impl Rehearsing {
     }
 
     fn flags(&self) -> Result<Vec<String>> {
-        let RunFlags { steps, timeout, fake_data, .. } = &self.run;
+        let RunFlags { steps, timeout, fake_data, gpus, lag, world_size, rank, .. } = &self.run;
+        self.run.ensure_one_rank()?;
         let timeout = timeout.unwrap_or(LONGEST_SECONDS).to_string();
         let mut flags = ["--gpu", &self.card()?.to_string(), "--steps", steps, "--timeout", &timeout].map(String::from).to_vec();
         flags.extend(fake_data.iter().map(|columns| format!("--fake-data={columns}")));
+        let rank = if let Some(Rank::One(rank)) = rank { Some(*rank) } else { None };
+        let numbers = [("gpus", *gpus), ("lag", (*lag > 0).then_some(*lag)), ("world-size", *world_size), ("rank", rank)];
+        flags.extend(numbers.iter().filter_map(|(flag, number)| Some(format!("--{flag}={}", (*number)?))));
         let switches = [("--writes", self.run.writes), ("--no-init", self.run.no_init), ("--eager", self.run.eager)];
         flags.extend(switches.iter().filter(|(_, is_on)| *is_on).map(|(flag, _)| flag.to_string()));
         Ok(flags)
@@ -210,12 +214,12 @@ pub fn bisect(options: &BisectOptions) -> Result<u8> {
     let threshold = options.threshold.map(|size| size.0);
     let (good, bad) = (options.good.as_str(), options.bad.as_str());
     let command: Vec<_> = rehearsing.command.iter().map(|word| word.to_string_lossy()).collect();
+    let flags = rehearsing.flags()?.join(" ");
     let again = |found: &FirstBad| {
         let version = |name: &str| name.split_once("==").map_or(String::new(), |(_, version)| version.to_string());
-        let (package, run) = (options.package.as_deref().unwrap_or_default(), &rehearsing.run);
+        let package = options.package.as_deref().unwrap_or_default();
         let pair = format!("{},{}", version(&found.last_good), version(&found.first_bad));
-        let (gpu, steps) = (run.gpu.join(","), &run.steps);
-        format!("vramlab versions --gpu {gpu} --steps {steps} --package {package}={pair} -- {}", command.join(" "))
+        format!("vramlab versions {flags} --package {package}={pair} -- {}", command.join(" "))
     };
     let Some(clone) = &options.repo else {
         let wanted: Wanted =

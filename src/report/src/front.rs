@@ -200,11 +200,7 @@ fn trust(findings: &Findings, pages: &[Page]) -> Vec<Markdown> {
         .collect();
     if !found.is_empty() {
         let reproduced = found.iter().filter(|r| r.verdict == Verdict::Confirmed).count();
-        lines.push(line(
-            "Published figures",
-            "published.md",
-            format!("{reproduced} of {} comparisons reproduced", found.len()),
-        ));
+        lines.push(line("Published figures", "published.md", format!("{reproduced} of {} comparisons reproduced", found.len())));
     }
     let of_real = || pages.iter().filter(|page| page.kind == SubjectKind::RealGpus);
     if of_real().next().is_some() {
