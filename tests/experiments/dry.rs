@@ -87,7 +87,7 @@ fn play(role: &str, argument: &str) -> Result<Value> {
         }
         "open" => {
             Dry::open()?;
-            serde_json::json!(torch::load_cuda().map_err(|e| e.0).err())
+            serde_json::json!(torch::load_cuda().map_err(|e| e.to_string()).err())
         }
         "values" => values()?,
         "compiled" => compiled()?,
