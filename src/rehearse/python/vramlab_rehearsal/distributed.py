@@ -23,16 +23,6 @@ from .session import settings
 def follow(torch):
     if not torch.distributed.is_available():
         return
-    if settings.world_size is not None:
-        # As a launcher would set them.
-        os.environ.update(
-            WORLD_SIZE=str(settings.world_size),
-            RANK=str(settings.rank),
-            LOCAL_RANK="0",
-            LOCAL_WORLD_SIZE="1",
-            MASTER_ADDR="127.0.0.1",
-            MASTER_PORT="29500",
-        )
     distributed = torch.distributed
     init = distributed.init_process_group
 

@@ -191,6 +191,11 @@ impl Rehearsal {
                 // Nothing is written outside of our own folders, and kernels for a simulated GPU are none that a real one should find.
                 .env("USE_PYTORCH_KERNEL_CACHE", "0");
         }
+        if let Some((rank, size)) = self.rank {
+            // As a launcher sets them: scripts read them before they import torch.
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", size.to_string());
+            command.envs([("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")]);
+        }
         if !self.writes {
             held::hold(&mut command, session, &self.libraries, self.sent.as_deref())?;
         }
