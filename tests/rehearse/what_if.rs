@@ -616,6 +616,49 @@ fn targets_that_count_more_in_one_micro_batch_than_in_another_are_told() {
     assert!(change(&ignoring).contains(told) && !change(&source()).contains(told), "{}", change(&ignoring));
 }
 
+/// A training that keeps its outputs, evaluates after its steps, and has grouped heads in fp32.
+const KEEPS: &str = "
+import torch
+from torch import nn
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.kv, self.out = nn.Linear(256, 256), nn.Linear(256, 128), nn.Linear(256, 256)
+    def forward(self, x):
+        heads = lambda y: y.unflatten(-1, (-1, 64)).transpose(1, 2)
+        q, (k, v) = heads(self.q(x)), map(heads, self.kv(x).chunk(2, -1))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return x + self.out(y.transpose(1, 2).flatten(-2))
+model = nn.Sequential(Block(), Block(), Block()).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+history = []
+for step in range(100):
+    y = model(torch.randn(8, 1024, 256, device='cuda'))
+    y.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    history.append(y.detach())
+model.eval()
+model(torch.randn(8, 1024, 256, device='cuda'))
+";
+
+#[test]
+fn what_the_peak_of_three_steps_leaves_out_is_in_the_first_lines() {
+    let scene = Scene::new(KEEPS);
+    let (output, rows) =
+        scene.run(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "expandable-segments+checkpoint-every"], &[]);
+    let told = said(&output);
+    let first = told.lines().find(|line| line.contains("The script fits rtx-4090 as it is")).unwrap_or_else(|| panic!("{told}"));
+    assert!(first.contains("But memory grows: each step leaves 8.00 MiB behind, which is not counted."), "{first}");
+    assert!(first.contains("Not reached: evaluation ("), "{first}");
+    // Neither part was tried alone.
+    let snippet = row(&rows, &["expandable-segments", "checkpoint-every"])["snippet"].as_str().unwrap();
+    let (_, lines) = told.split_once("The lines to write").unwrap_or_else(|| panic!("{told}"));
+    assert!(snippet.lines().all(|line| lines.contains(line)), "{snippet}\n{told}");
+    let (plain, _) = scene.run(&["rehearse", "--gpu", "rtx-4090"], &[]);
+    assert!(said(&plain).contains("PyTorch's scaled_dot_product_attention took the kernel that keeps them"), "{}", said(&plain));
+}
+
 #[test]
 fn what_is_no_technique_is_refused_and_what_is_not_there_told() {
     let scene = Scene::new(&source());

@@ -303,7 +303,10 @@ impl RunFlags {
     /// # Errors
     /// All ranks are asked for.
     pub fn ensure_one_rank(&self) -> Result<()> {
-        ensure!(self.rank != Some(Rank::All), "--rank all is for vramlab rehearse, which says which rank needs most: name that one");
+        ensure!(
+            self.rank != Some(Rank::All),
+            "--rank all is for vramlab rehearse, which says which rank needs most: name that one"
+        );
         Ok(())
     }
 }

@@ -15,6 +15,8 @@ pub struct Growth {
     pub rounds: usize,
     /// Allocated bytes that stay, on average over the rounds before the last.
     pub bytes_per_round: i64,
+    /// Whether the script was stopped while it grew; else it came to its end, and all of it is in the peak.
+    pub goes_on: bool,
     /// Of each line of the script the bytes and blocks of all these rounds that live at the end, the most first.
     pub lines: Vec<LiveBytes>,
     /// Variables that hold tensors of several rounds.
@@ -94,6 +96,7 @@ fn grown(trace: &Trace, blocks: &[(&MemoryBlock, String)], rounds: &Rounds) -> O
         round: rounds.name.clone(),
         rounds: rounds.count,
         bytes_per_round: per_round,
+        goes_on: trace.stopped.is_some(),
         kept_by: kept_by(trace, blocks, &lines, end),
         lines,
     })

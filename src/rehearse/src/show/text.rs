@@ -144,7 +144,7 @@ fn remedies(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     let mut rows: Vec<_> = rows.into_iter().filter(|(bytes, _)| *bytes * 20 >= worst.peak.bytes).collect();
     rows.sort_by_key(|(bytes, _)| Reverse(*bytes));
     if !rows.is_empty() {
-        writeln!(text, "\n  What to try against it (--what-if tries these and more on this script, and gives the lines)")?;
+        writeln!(text, "\n  What to try against it (--what-if tries what applies to this script, and gives the lines)")?;
     }
     for (held, remedy) in rows {
         let names = remedy.techniques.iter().take(ROWS - 1).copied().collect::<Vec<_>>().join(", ");
@@ -193,7 +193,8 @@ pub fn headline(answer: &Answer) -> String {
     let host = answer.host.as_ref().filter(|_| answer.verdict.fits()).and_then(HostMemory::warning);
     let no_code = answer.no_code.as_ref().map(|why| format!("But {}.", first_line(why)));
     let streams = streams_said(answer).filter(|_| answer.verdict.fits());
-    [Some(verdict(answer)), managed(answer), streams, no_code, others_said(answer), host, unseen(answer)]
+    let grows = grows(answer, answer.gpu.memory, Some(answer.headroom));
+    [Some(verdict(answer)), managed(answer), streams, no_code, others_said(answer), host, grows, unseen(answer)]
         .into_iter()
         .flatten()
         .collect::<Vec<String>>()
@@ -209,8 +210,23 @@ fn managed(answer: &Answer) -> Option<String> {
         .then(|| format!("Beside that {} of managed memory moves to the card where kernels use it{slow}.", words::bytes(bytes)))
 }
 
+/// That the peak of so few rounds is not the script's, on a card of so much memory, of which so much is left.
+pub fn grows(answer: &Answer, memory: i64, room: Option<i64>) -> Option<String> {
+    let growth = answer.processes.first().filter(|_| answer.verdict.fits())?.growth.as_ref().filter(|growth| growth.goes_on)?;
+    let until = match room.map(|room| room / growth.bytes_per_round) {
+        Some(0) => "and there is no room for another".to_string(),
+        Some(more) => format!("and there is room for about {more} more"),
+        None => "which is not counted".to_string(),
+    };
+    let said = || format!("But memory grows: each {} leaves {} behind, {until}.", growth.round, bytes(growth.bytes_per_round));
+    (growth.bytes_per_round >= memory / MOST_ROUNDS).then(said)
+}
+
+/// What fills a card in more rounds than that grows for days.
+const MOST_ROUNDS: i64 = 100_000;
+
 /// What the script has and did not come to, a place of each kind.
-fn unseen(answer: &Answer) -> Option<String> {
+pub fn unseen(answer: &Answer) -> Option<String> {
     let worst = answer.processes.first().filter(|_| answer.verdict.fits())?;
     let place = |row: &SkippedCode| match (row.phase.as_str(), row.line) {
         ("later", line) => format!("what comes later ({}:{line})", short(&row.file)),
@@ -497,7 +513,15 @@ pub fn findings(worst: &ProcessAnswer) -> Vec<Finding> {
         let (scores, share) = (bytes(attention.bytes), share_of(attention.bytes, worst.peak.bytes));
         let at = place_of(&attention.line);
         let title = format!("Attention is written out: its scores are {scores} of the peak ({share}), with a softmax at {at}.");
-        let remedy = "torch.nn.functional.scaled_dot_product_attention(q, k, v) in its place keeps none of them";
+        let place = format!("{}:{}", attention.line.file, attention.line.line);
+        let written = worst.peak.contents.iter().find(|group| group.line == place).and_then(|group| group.source.as_deref());
+        let remedy = match written.is_some_and(|source| source.contains("scaled_dot_product_attention")) {
+            true => {
+                "PyTorch's scaled_dot_product_attention took the kernel that keeps them; others do not, which want bf16 or fp16 \
+                 (model and inputs, or autocast), heads that are not grouped in fp32, and a contiguous mask, or none"
+            }
+            false => "torch.nn.functional.scaled_dot_product_attention(q, k, v) in its place keeps none of them",
+        };
         Finding::new(title, std::iter::once(remedy.to_string()))
     }));
     found.push(Finding::new(left, worst.leftovers.iter().take(ROWS).map(|left| leftover(left, worst))));

@@ -247,8 +247,8 @@ pub struct MeasuredStep {
     pub gpu: SimulatedGpu,
     /// Whether it goes backward: else it is inference, for which other techniques are.
     pub trains: bool,
-    /// That what it takes may hang on values that nobody computed.
-    pub unknown: Option<String>,
+    /// In whole sentences, what the peak says nothing of: values that nobody computed, growth, code that was not reached.
+    pub limits: Vec<String>,
 }
 
 impl MeasuredStep {

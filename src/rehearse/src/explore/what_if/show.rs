@@ -115,7 +115,11 @@ pub fn recommendation(base: &MeasuredStep, rows: &[VariantRow]) -> String {
             format!("The {best} that fits {name}: {} ({}); with the same result: {}.", what(row), row.change, what(same))
         }
         (Some(row), None) => {
-            format!("The {best} that fits {name}: {} ({}); nothing that fits leaves the result as it is.", what(row), row.change)
+            format!(
+                "The {best} that fits {name}: {} ({}); nothing else that was tried and fits leaves the result as it is.",
+                what(row),
+                row.change
+            )
         }
         (None, _) => match tried().min_by_key(|row| row.bytes()) {
             Some(row) => format!(
@@ -141,9 +145,9 @@ fn letters(row: &VariantRow, changes: &[&str]) -> String {
 
 fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> std::fmt::Result {
     let gpu = &base.gpu;
-    let unknown = base.unknown.as_ref().map_or(String::new(), |unknown| format!(" But {unknown}."));
+    let limits: String = base.limits.iter().map(|limit| format!(" {limit}")).collect();
     let unit = base.unit();
-    writeln!(text, "\n{}{unknown}\n", recommendation(base, rows))?;
+    writeln!(text, "\n{}{limits}\n", recommendation(base, rows))?;
     let before = rows.iter().find(|row| row.techniques.is_empty()).and_then(VariantRow::bytes).unwrap_or(0);
     let step = base.flops.map_or("not counted".to_string(), |n| flops(n.cast_signed()).trim_start_matches('+').to_string());
     let is_measured = rows.iter().any(|row| row.seconds.is_some());
@@ -224,8 +228,14 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
             writeln!(text, "    {}: {}", row.name(), row.reason.as_deref().unwrap_or_default())?;
         }
     }
-    let with_lines =
-        |row: &&VariantRow| row.techniques.len() == 1 && !row.snippet.is_empty() && row.saved.is_some_and(|saved| saved > 0);
+    let has_lines = |row: &&VariantRow| !row.snippet.is_empty() && row.saved.is_some_and(|saved| saved > 0);
+    let alone: Vec<&str> =
+        rows.iter().filter(|row| row.techniques.len() == 1).filter(has_lines).map(|row| row.techniques[0].as_str()).collect();
+    // A set's lines are those of its parts, where these are there.
+    let with_lines = |row: &&VariantRow| {
+        let is_new = row.pareto && row.techniques.iter().any(|name| !alone.contains(&name.as_str()));
+        has_lines(row) && (row.techniques.len() == 1 || is_new)
+    };
     // What trains another thing does not lead here either.
     let (same, other): (Vec<&VariantRow>, Vec<&VariantRow>) = rows.iter().filter(with_lines).partition(|row| row.change.is_empty());
     if !same.is_empty() || !other.is_empty() {

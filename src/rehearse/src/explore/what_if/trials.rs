@@ -4,7 +4,7 @@
 use super::row::{Burdens, Combination, MeasuredStep, VariantRow};
 use super::show;
 use super::techniques::{ALLOCATOR, MEMORY_BUDGET, SETTINGS, SMALLER, Technique, is_for, techniques};
-use crate::answer::{RehearsalVerdict, SimulatedGpu, answer, trains};
+use crate::answer::{Answer, RehearsalVerdict, SimulatedGpu, answer, trains};
 use crate::capture::host::memory_of_this_machine;
 use crate::capture::plain::{first_line, on_one_line};
 use crate::capture::process::TechniqueOutcome;
@@ -12,7 +12,7 @@ use crate::capture::session::{Capture, ScriptFailed};
 use crate::explore::of_each;
 use crate::explore::template::FlagTemplate;
 use crate::run::executor::{Rehearsal, Variant};
-use crate::show::text::short_failure;
+use crate::show::text::{grows, short_failure, unseen};
 use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
 use serde::Serialize;
@@ -269,22 +269,31 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
         RehearsalVerdict::ScriptFailed | RehearsalVerdict::TimedOut | RehearsalVerdict::Interrupted => {
             Err(Failed { why: short_failure(&answer, &run), outcomes: Vec::new() })
         }
-        verdict => Ok(MeasuredStep {
-            peaks: verdict.fits().then_some((answer.peak_reserved, answer.peak_allocated)),
-            needs: rehearsal.needed(&answer, &run.traces),
-            fits: verdict.fits(),
-            seconds: None,
-            time: answer.time.ok_or(answer.time_missing.unwrap_or_default()),
-            flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
-            host_memory: run.traces.iter().map(|trace| trace.host.resident).sum(),
-            pinned: answer.host.map_or(0, |host| host.pinned),
-            outcomes: outcomes(&run),
-            trains: run.traces.iter().any(|trace| trains(&trace.events)),
-            gpu: answer.gpu,
-            // Of the script as it is.
-            unknown: if rehearsal.variant.techniques.is_empty() { rehearsal.unknown(&run.traces) } else { None },
-        }),
+        verdict => {
+            let is_base = rehearsal.variant.techniques.is_empty();
+            let limits = if is_base { limits(rehearsal, &run, &answer) } else { Vec::new() };
+            Ok(MeasuredStep {
+                peaks: verdict.fits().then_some((answer.peak_reserved, answer.peak_allocated)),
+                needs: rehearsal.needed(&answer, &run.traces),
+                fits: verdict.fits(),
+                seconds: None,
+                time: answer.time.ok_or(answer.time_missing.unwrap_or_default()),
+                flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
+                host_memory: run.traces.iter().map(|trace| trace.host.resident).sum(),
+                pinned: answer.host.map_or(0, |host| host.pinned),
+                outcomes: outcomes(&run),
+                trains: run.traces.iter().any(|trace| trains(&trace.events)),
+                gpu: answer.gpu,
+                limits,
+            })
+        }
     })
+}
+
+/// Of the script as it is.
+fn limits(rehearsal: &Rehearsal, run: &Capture, answer: &Answer) -> Vec<String> {
+    let unknown = rehearsal.unknown(&run.traces).map(|unknown| format!("But {unknown}."));
+    [unknown, grows(answer, rehearsal.card.memory.cast_signed(), None), unseen(answer)].into_iter().flatten().collect()
 }
 
 /// What PyTorch's own meters and a clock said.
@@ -307,7 +316,7 @@ fn on_a_real_gpu(run: &Capture) -> Result<MeasuredStep, Failed> {
             outcomes,
             trains: true,
             gpu: SimulatedGpu { name: gpu.name, memory: gpu.memory, context: gpu.taken, count: 1 },
-            unknown: None,
+            limits: Vec::new(),
         });
     }
     let exception = run.traces.iter().find_map(|trace| trace.exception.as_ref());
