@@ -105,6 +105,13 @@ pub(crate) struct Variant {
     pub counts: bool,
 }
 
+/// Why a rehearsal of several gave nothing.
+pub(crate) const WAS_INTERRUPTED: &str = "interrupted";
+
+pub(crate) fn was_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::SeqCst)
+}
+
 /// Larger than any card, and an allocator with expandable segments can reserve it several times.
 pub(crate) const LARGE: u64 = 1 << 40;
 
@@ -211,7 +218,7 @@ impl Rehearsal {
     /// A run that prints nothing.
     pub(crate) fn run_in_silence(&self) -> Result<Capture> {
         let (capture, _) = self.run(Output::Silent)?;
-        ensure!(!capture.interrupted, "interrupted");
+        ensure!(!capture.interrupted, WAS_INTERRUPTED);
         Ok(capture)
     }
 
@@ -288,7 +295,9 @@ fn wait(rehearsal: &Rehearsal, child: &mut Child, session: &Path) -> Result<(Exi
             (rehearsal.progress)(&format!("compiling for PyTorch {version}, once; about a minute"));
         }
         if began.elapsed() > silence && !rehearsal.is_silent {
-            (rehearsal.progress)(&format!("{} s: {}; Ctrl-C ends it", silence.as_secs(), going_on(session)));
+            let names = rehearsal.variant.techniques.join(" + ");
+            let with = if names.is_empty() { names } else { format!(" with {names}") };
+            (rehearsal.progress)(&format!("{} s{with}: {}; Ctrl-C ends it", silence.as_secs(), going_on(session)));
             silence *= 2;
         }
         thread::sleep(Duration::from_millis(10));
@@ -336,7 +345,7 @@ fn going_on(session: &Path) -> &'static str {
     let folders: Vec<PathBuf> = fs::read_dir(session).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     let is_process = |path: &&PathBuf| path.join("names").exists();
     match folders.iter().filter(is_process).any(|path| path.join("events").metadata().is_ok_and(|file| file.len() > 0)) {
-        true => "the script uses the GPU (of training --steps 1 sees less, of all else a shorter input does)",
+        true => "the script uses the GPU; --steps 1 ends a training sooner, a shorter input all else",
         false if folders.iter().any(|path| is_process(&path)) => {
             "torch is imported, and the GPU is not used yet: is it loading, or does it train on the CPU? Then set its flag for the device"
         }

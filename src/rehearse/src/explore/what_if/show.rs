@@ -2,6 +2,7 @@
 
 use super::row::{MeasuredStep, VariantRow};
 use crate::answer::time::TimeChange;
+use crate::run::executor::WAS_INTERRUPTED;
 use crate::show::words::{signed as bytes, signed_or_dash, written};
 use base::order::distinct;
 use base::units::{Seconds, significant};
@@ -145,7 +146,11 @@ fn letters(row: &VariantRow, changes: &[&str]) -> String {
 
 fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> std::fmt::Result {
     let gpu = &base.gpu;
-    let limits: String = base.limits.iter().map(|limit| format!(" {limit}")).collect();
+    let mut limits: String = base.limits.iter().map(|limit| format!(" {limit}")).collect();
+    let interrupted = rows.iter().filter(|row| row.reason.as_deref() == Some(WAS_INTERRUPTED)).count();
+    if interrupted > 0 {
+        write!(limits, " Interrupted: {interrupted} of the techniques and sets were not tried.")?;
+    }
     let unit = base.unit();
     writeln!(text, "\n{}{limits}\n", recommendation(base, rows))?;
     let before = rows.iter().find(|row| row.techniques.is_empty()).and_then(VariantRow::bytes).unwrap_or(0);

@@ -11,7 +11,7 @@ use crate::capture::process::TechniqueOutcome;
 use crate::capture::session::{Capture, ScriptFailed};
 use crate::explore::of_each;
 use crate::explore::template::FlagTemplate;
-use crate::run::executor::{Rehearsal, Variant};
+use crate::run::executor::{Rehearsal, Variant, WAS_INTERRUPTED, was_interrupted};
 use crate::show::text::{grows, short_failure, unseen};
 use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
@@ -20,6 +20,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
 use std::env;
 use std::thread;
+use std::time::Instant;
 
 /// What is tried.
 #[derive(Debug, Clone, Default)]
@@ -68,7 +69,9 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
     let asked = !trials.only.is_empty();
     let counting = Rehearsal { variant: Variant { counts: true, ..Variant::default() }, ..rehearsal.clone() };
     (rehearsal.progress)("rehearsing the script as it is");
+    let began = Instant::now();
     let base = measure(&counting, false)?;
+    let each = began.elapsed();
     let base = base.map_err(|Failed { why, .. }| {
         ScriptFailed(format!("the script fails as it is: {why}; vramlab rehearse without --what-if shows where"))
     })?;
@@ -80,7 +83,16 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
         let is_budget = || choice.names.iter().any(|name| name == MEMORY_BUDGET);
         asked || (choice.groups.iter().all(|group| is_for(group, base.trains)) && (base.trains || !is_budget()))
     };
-    let mut rows = try_all(rehearsal, &base, choices.into_iter().filter(is_for).collect());
+    let choices: Vec<Combination> = choices.into_iter().filter(is_for).collect();
+    let minutes = each.as_secs_f64() * choices.len() as f64 / at_once(rehearsal, &base, choices.len()) as f64 / 60.0;
+    if minutes > 1.0 {
+        (rehearsal.progress)(&format!(
+            "{} techniques to try, and the best of them together: some {minutes:.0} minutes at {} s each; --only NAMES tries fewer",
+            choices.len(),
+            each.as_secs()
+        ));
+    }
+    let mut rows = try_all(rehearsal, &base, choices);
     if trials.only.is_empty() {
         let together = combinations(&rows);
         rows.extend(try_all(rehearsal, &base, together));
@@ -170,12 +182,19 @@ fn room_for(bytes: u64) -> usize {
     usize::try_from(available / bytes.max(1)).unwrap_or(usize::MAX).max(1)
 }
 
-/// A rehearsal each, as many at once as there are cores, and memory for a script that takes what it takes as it is.
+/// How many of so many rehearsals run at once: as there are cores, and memory for a script that takes what it takes as it is.
+fn at_once(rehearsal: &Rehearsal, base: &MeasuredStep, count: usize) -> usize {
+    cores(rehearsal, count).min(room_for(base.host_memory)).max(1)
+}
+
+/// On a real GPU they would take memory and time of one another.
+fn cores(rehearsal: &Rehearsal, count: usize) -> usize {
+    if rehearsal.measures { 1 } else { thread::available_parallelism().map_or(1, usize::from).min(count) }
+}
+
 fn try_all(rehearsal: &Rehearsal, base: &MeasuredStep, choices: Vec<Combination>) -> Vec<VariantRow> {
-    // On a real GPU they would take memory and time of one another.
-    let cores = if rehearsal.measures { 1 } else { thread::available_parallelism().map_or(1, usize::from).min(choices.len()) };
-    let at_once = cores.min(room_for(base.host_memory));
-    if at_once < cores {
+    let at_once = at_once(rehearsal, base, choices.len());
+    if at_once < cores(rehearsal, choices.len()) {
         (rehearsal.progress)(&format!(
             "the script takes {} of this machine's memory, which has room for {at_once} at once: this takes longer",
             Bytes(base.host_memory)
@@ -183,6 +202,9 @@ fn try_all(rehearsal: &Rehearsal, base: &MeasuredStep, choices: Vec<Combination>
     }
     of_each(&choices, at_once, |at, choice| {
         let (names, count) = (choice.names.join(" + "), choices.len());
+        if was_interrupted() {
+            return VariantRow::refused(choice.clone(), WAS_INTERRUPTED.to_string());
+        }
         (rehearsal.progress)(&format!("rehearsing with {names} ({} of {count})", at + 1));
         match step_with(rehearsal, base, choice) {
             Ok(measured) => VariantRow::of(choice.clone(), &measured, base),
