@@ -161,7 +161,9 @@ impl Earlier {
         let of = |answer: &Earlier| {
             let process = answer.processes.first();
             let (torch, at) = process.map_or(("", String::new()), |process| (process.torch.as_str(), process.peak.moment()));
-            format!("peak allocated {} B, {at}; PyTorch {torch}, {}", answer.peak_allocated, answer.gpu.name)
+            let ended =
+                if answer.verdict == "does_not_fit" { "; out of memory, so that what comes later is not in it" } else { "" };
+            format!("peak allocated {} B, {at}; PyTorch {torch}, {}{ended}", answer.peak_allocated, answer.gpu.name)
         };
         format!("  before: {}\n  after:  {}\n", of(self), of(later))
     }

@@ -81,7 +81,10 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     }
     writeln!(text)?;
     place(text, worst)?;
-    table(text, "What fills it", &worst.peak.categories, usize::MAX, worst.peak.bytes)?;
+    // Where memory ran out less can be there than was before.
+    let is_less = worst.out_of_memory.is_some() && worst.peak.bytes < worst.peak_allocated;
+    let then = if is_less { format!(", {} then", bytes(worst.peak.bytes)) } else { String::new() };
+    table(text, &format!("What fills it{then}"), &worst.peak.categories, usize::MAX, worst.peak.bytes)?;
     table(text, "by module", &worst.peak.modules, ROWS, worst.peak.bytes)?;
     table(text, "by line", &worst.peak.lines, ROWS, worst.peak.bytes)?;
     // Which are for training by an optimizer: a script that came to its end without one has another kind.
@@ -509,21 +512,7 @@ pub fn findings(worst: &ProcessAnswer) -> Vec<Finding> {
         ),
     ];
     found.extend(worst.needless_graphs.as_ref().map(needless_graphs));
-    found.extend(worst.explicit_attention.as_ref().map(|attention| {
-        let (scores, share) = (bytes(attention.bytes), share_of(attention.bytes, worst.peak.bytes));
-        let at = place_of(&attention.line);
-        let title = format!("Attention is written out: its scores are {scores} of the peak ({share}), with a softmax at {at}.");
-        let place = format!("{}:{}", attention.line.file, attention.line.line);
-        let written = worst.peak.contents.iter().find(|group| group.line == place).and_then(|group| group.source.as_deref());
-        let remedy = match written.is_some_and(|source| source.contains("scaled_dot_product_attention")) {
-            true => {
-                "PyTorch's scaled_dot_product_attention took the kernel that keeps them; others do not, which want bf16 or fp16 \
-                 (model and inputs, or autocast), heads that are not grouped in fp32, and a contiguous mask, or none"
-            }
-            false => "torch.nn.functional.scaled_dot_product_attention(q, k, v) in its place keeps none of them",
-        };
-        Finding::new(title, std::iter::once(remedy.to_string()))
-    }));
+    found.extend(attention(worst).map(|(title, remedy)| Finding::new(title, std::iter::once(remedy))));
     found.push(Finding::new(left, worst.leftovers.iter().take(ROWS).map(|left| leftover(left, worst))));
     if let Some(growth) = &worst.growth {
         let more = if growth.round == "step" && worst.steps < 6 { "; --steps 6 shows whether it goes on" } else { "" };
@@ -533,6 +522,24 @@ pub fn findings(worst: &ProcessAnswer) -> Vec<Finding> {
         found.push(Finding::new("Kept by:", growth.kept_by.iter().map(keeper_of)));
     }
     found
+}
+
+/// Scores of attention that are kept, and what keeps none of them.
+pub fn attention(worst: &ProcessAnswer) -> Option<(String, String)> {
+    let attention = worst.explicit_attention.as_ref()?;
+    let (scores, share) = (bytes(attention.bytes), share_of(attention.bytes, worst.peak.bytes));
+    let at = place_of(&attention.line);
+    let title = format!("Attention is written out: its scores are {scores} of the peak ({share}), with a softmax at {at}.");
+    let place = format!("{}:{}", attention.line.file, attention.line.line);
+    let written = worst.peak.contents.iter().find(|group| group.line == place).and_then(|group| group.source.as_deref());
+    let remedy = match written.is_some_and(|source| source.contains("scaled_dot_product_attention")) {
+        true => {
+            "PyTorch's scaled_dot_product_attention took the kernel that keeps them; others do not, which want bf16 or fp16 \
+             (model and inputs, or autocast), heads that are not grouped in fp32, and a contiguous mask, or none"
+        }
+        false => "torch.nn.functional.scaled_dot_product_attention(q, k, v) in its place keeps none of them",
+    };
+    Some((title, remedy.to_string()))
 }
 
 /// Values that the script read and nobody computed, and memory of libraries that only a GPU tells.
