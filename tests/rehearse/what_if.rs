@@ -618,7 +618,7 @@ fn targets_that_count_more_in_one_micro_batch_than_in_another_are_told() {
 
 /// A training that keeps its outputs, evaluates after its steps, and has grouped heads in fp32.
 const KEEPS: &str = "
-import torch
+import sys, torch
 from torch import nn
 class Block(nn.Module):
     def __init__(self):
@@ -633,7 +633,7 @@ model = nn.Sequential(Block(), Block(), Block()).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
 history = []
 for step in range(100):
-    y = model(torch.randn(8, 1024, 256, device='cuda'))
+    y = model(torch.randn(int((sys.argv + ['8'])[1]), 1024, 256, device='cuda'))
     y.square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -651,6 +651,8 @@ fn what_the_peak_of_three_steps_leaves_out_is_in_the_first_lines() {
     let first = told.lines().find(|line| line.contains("The script fits rtx-4090 as it is")).unwrap_or_else(|| panic!("{told}"));
     assert!(first.contains("But memory grows: each step leaves 8.00 MiB behind, which is not counted."), "{first}");
     assert!(first.contains("Not reached: evaluation ("), "{first}");
+    let (fit, _) = scene.run(&["fit", "--batch", "{}", "--gpu", "1GiB"], &["2"]);
+    assert!(said(&fit).contains("But memory grows: each step leaves "), "{}", said(&fit));
     // Neither part was tried alone.
     let snippet = row(&rows, &["expandable-segments", "checkpoint-every"])["snippet"].as_str().unwrap();
     let (_, lines) = told.split_once("The lines to write").unwrap_or_else(|| panic!("{told}"));

@@ -51,9 +51,8 @@ pub struct Fit {
     pub rehearsals: usize,
     /// In order.
     pub tried: Vec<TriedNumber>,
-    /// That what it takes may hang on values that nobody computed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unknown: Option<String>,
+    /// In whole sentences, what these peaks say nothing of: values that nobody computed, growth, code that was not reached.
+    pub limits: Vec<String>,
     /// Twice as much brings less than `GAIN` more throughput from here on; predicted, and between numbers that were tried interpolated. None
     /// where the throughput is not known, or still grows by more.
     pub enough: Option<u64>,
@@ -126,8 +125,8 @@ pub fn table(fits: &[Fit]) -> String {
             );
         }
     }
-    if let Some(unknown) = fits.iter().find_map(|fit| fit.unknown.as_ref()) {
-        text += &format!("\n  But {unknown}.\n");
+    if let Some(fit) = fits.iter().find(|fit| !fit.limits.is_empty()) {
+        text += &format!("\n  {}\n", fit.limits.join(" "));
     }
     for fit in fits {
         throughput(&mut text, fit);
@@ -200,7 +199,7 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
     let now = template.number(&rehearsal.command);
     let mut best: Option<(u64, i64, i64)> = None;
     let mut tried: Vec<TriedNumber> = Vec::new();
-    let (mut rehearsals, mut unknown) = (0, None);
+    let (mut rehearsals, mut limits) = (0, None);
     let no_effect = |less: u64, more: u64| {
         anyhow!(
             "the command was given {} and {} and asked for the same memory, so there is no largest: is it the flag that the script reads, and has it data for more?",
@@ -217,8 +216,8 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
         let rehearsal = with_number(rehearsal, template, number);
         let run = rehearsal.run_in_silence()?;
         let answer = answer(&run)?;
-        if rehearsals == 0 {
-            unknown = rehearsal.unknown(&run.traces);
+        if limits.is_none() && answer.verdict.fits() {
+            limits = Some(rehearsal.limits(&run, &answer));
         }
         rehearsals += 1;
         let fits = match answer.verdict {
@@ -274,7 +273,7 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
     Ok(Fit {
         enough: if of == Dimension::Batch { enough(&rates) } else { None },
         tried,
-        unknown,
+        limits: limits.unwrap_or_default(),
         gpu: card.to_string(),
         of,
         largest,

@@ -5,7 +5,7 @@ use crate::answer::{Answer, RehearsalVerdict, answer, may_decide};
 use crate::capture::process::{Frame, Trace, is_torch_or_stdlib};
 use crate::capture::session::{Capture, OtherValues};
 use crate::run::executor::Rehearsal;
-use crate::show::text::short_failure;
+use crate::show::text::{grows, short_failure, unseen};
 use crate::show::words::places_of;
 use anyhow::Result;
 use base::order::distinct;
@@ -50,15 +50,17 @@ impl Rehearsal {
         }
     }
 
-    /// What answers say that do without that other run.
-    pub(super) fn unknown(&self, traces: &[Trace]) -> Option<String> {
-        let lines = self.lines_that_decide(traces);
-        (!lines.is_empty()).then(|| {
+    /// What answers say that do without that other run: what else their peaks say nothing of, too.
+    pub(super) fn limits(&self, capture: &Capture, answer: &Answer) -> Vec<String> {
+        let lines = self.lines_that_decide(&capture.traces);
+        let unknown = (!lines.is_empty()).then(|| {
             format!(
-                "placeholder values may decide a size or a loop ({}), so a real run may take more; vramlab rehearse says how much with others",
+                "But placeholder values may decide a size or a loop ({}), so a real run may take more; vramlab rehearse says how much with others.",
                 places_of(&lines)
             )
-        })
+        });
+        let grows = grows(answer, self.card.memory.cast_signed(), None);
+        [unknown, grows, unseen(answer)].into_iter().flatten().collect()
     }
 
     /// Lines of the script that read values which nobody computed, and may decide a size, a branch or how long a loop goes on.

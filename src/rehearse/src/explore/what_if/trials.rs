@@ -12,7 +12,7 @@ use crate::capture::session::{Capture, ScriptFailed};
 use crate::explore::of_each;
 use crate::explore::template::FlagTemplate;
 use crate::run::executor::{Rehearsal, Variant, WAS_INTERRUPTED, was_interrupted};
-use crate::show::text::{attention, grows, short_failure, unseen};
+use crate::show::text::{attention, short_failure};
 use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
 use serde::Serialize;
@@ -314,11 +314,9 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
 
 /// Of the script as it is.
 fn limits(rehearsal: &Rehearsal, run: &Capture, answer: &Answer) -> Vec<String> {
-    let unknown = rehearsal.unknown(&run.traces).map(|unknown| format!("But {unknown}."));
-    let grows = grows(answer, rehearsal.card.memory.cast_signed(), None);
     // No technique rewrites it but `sdpa`, of transformers' models.
     let attention = answer.processes.first().and_then(attention).map(|(title, remedy)| format!("{title} {remedy}."));
-    [unknown, grows, unseen(answer), attention].into_iter().flatten().collect()
+    rehearsal.limits(run, answer).into_iter().chain(attention).collect()
 }
 
 /// What PyTorch's own meters and a clock said.
