@@ -148,7 +148,8 @@ while time.time() - since < 0.4:
 print('slept', time.time() - since)
 model = torch.nn.Linear(8192, 8192, device='cuda', dtype=torch.bfloat16)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(4):
+steps = []
+for _ in range(9):
     since = time.time()
     loss = model(a).sum()
     model(a).mean()  # a metric, of the same samples
@@ -156,8 +157,9 @@ for _ in range(4):
     optimizer.step()
     optimizer.zero_grad()
     loss.item()
-    step = time.time() - since
-print('step', step)
+    steps.append(time.time() - since)
+# One alone moves with what else this machine does.
+print('step', sorted(steps[2:])[3])
 ";
 
 #[test]
