@@ -96,7 +96,8 @@ torch.cuda._lazy_init = take_turns
 
 
 def mark(optimizer, *_):
-    if not torch.cuda.is_initialized():
+    # An event of a captured step tells no time.
+    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
         return
     counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
     # Several optimizers take turns: a step has ended when each has made it.
