@@ -287,11 +287,15 @@ fn self_checks(findings: &Findings) -> Vec<VerdictRow> {
 }
 
 /// The pictures of an experiment by their plots' names: those that its page places, or all. One machine of each plot is drawn, a GPU before a
-/// simulated one before a CPU, and the user's own beside it.
+/// simulated one before a CPU, but those last whose filter left out most of the configurations, and the user's own beside it.
 fn pictures_of(runs: &[Recorded], placed: Option<&[(String, String)]>) -> Result<Vec<(String, Picture)>> {
     let mut pictures = Vec::new();
     let mut first: Vec<&Recorded> = runs.iter().collect();
-    first.sort_by_key(|run| [Platform::Gpu, Platform::Dry].iter().position(|kind| run.platform() == *kind).unwrap_or(2));
+    first.sort_by_key(|run| {
+        let all: usize = run.grids().map(|grid| grid.cells().len()).sum();
+        let of_kind = [Platform::Gpu, Platform::Dry].iter().position(|kind| run.platform() == *kind).unwrap_or(2);
+        (2 * run.all_cells().len() < all, of_kind)
+    });
     let is_drawn = |plot: &&record::protocol::PlainPlot| {
         !matches!(plot.kind, PlotKind::Ranking { .. })
             && (plot.on_front || placed.is_none_or(|placed| placed.iter().any(|(name, _)| *name == plot.name)))
