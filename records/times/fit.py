@@ -47,6 +47,8 @@ def operators():
             yield from ((path.name.split(".")[0], row["card"], row) for row in csv.DictReader(file))
     for path in sorted(CALIBRATED.glob("*-operators-graphs.csv")):
         for row in csv.DictReader(path.open()):
+            if row["kind"] == "host":
+                continue
             # Of a first layer's few channels the gradient is asked of nobody, and the rate of one such row is not that of others.
             if row["kind"] != "convolution" or int(row["groups"]) > 1 or int(row["k"]) >= model.FEW_CHANNELS * int(row["taps"]):
                 yield "calibrate", path.name.split("-operators")[0], row
