@@ -25,7 +25,7 @@ from scipy.optimize import least_squares
 import model
 
 OPERATORS = model.ROOT / "records/times/operators"
-# What `vramlab calibrate` timed, in graphs: CARD-operators-graphs.csv.
+# What `vramlab calibrate` timed, in graphs: CARD-operators-graphs.csv, and in channels first: CARD-operators-first.csv.
 CALIBRATED = model.ROOT / "records/gpus"
 # Convolutions of three dimensions, which the constants of those of two are held to.
 HELD_OUT = ("xwang233",)
@@ -45,9 +45,10 @@ def operators():
     for path in sorted(OPERATORS.glob("*.csv.gz")):
         with gzip.open(path, "rt") as file:
             yield from ((path.name.split(".")[0], row["card"], row) for row in csv.DictReader(file))
-    for path in sorted(CALIBRATED.glob("*-operators-graphs.csv")):
+    for path in sorted([*CALIBRATED.glob("*-operators-graphs.csv"), *CALIBRATED.glob("*-operators-first.csv")]):
         for row in csv.DictReader(path.open()):
-            if row["kind"] == "host":
+            # In channels first depthwise convolutions, and those without tensor cores, have kernels of their own.
+            if row["kind"] == "host" or path.name.endswith("first.csv") and not model.changes_layout(model.cards()[path.name.split("-operators")[0]], row):
                 continue
             # Of a first layer's few channels the gradient is asked of nobody, and the rate of one such row is not that of others.
             if row["kind"] != "convolution" or int(row["groups"]) > 1 or int(row["k"]) >= model.FEW_CHANNELS * int(row["taps"]):
@@ -61,7 +62,7 @@ def records(without=(), held_out=False):
         kind, peak = model.class_of(all_cards[name], row)
         if not int(row["alignment"]) % ALIGNED.get(kind, 1) and name not in without and (source in HELD_OUT) == held_out:
             found[name, kind].append((float(row["flops"]), float(row["bytes"]), int(row["launches"]), peak, float(row["seconds"]),
-                                      bool(int(row["flags"]) & model.RELAID), blocks_of(row), source))
+                                      model.changes_layout(all_cards[name], row), blocks_of(row), source))
     if held_out:
         return found
     for card, row, seconds in problems():
@@ -71,7 +72,8 @@ def records(without=(), held_out=False):
         # Theirs are of one or three dimensions.
         if card not in without and int(row["groups"]) in (0, 1, int(row["n"])):
             kind, peak = model.class_of(all_cards[card], row)
-            found[card, kind].append((float(row["flops"]), float(row["bytes"]), int(row["launches"]), peak, seconds, False, blocks_of(row), "kernelbench"))
+            relaid = model.changes_layout(all_cards[card], row)
+            found[card, kind].append((float(row["flops"]), float(row["bytes"]), int(row["launches"]), peak, seconds, relaid, blocks_of(row), "kernelbench"))
     return found
 
 
@@ -146,11 +148,11 @@ def kin(own, kind, card):
 
 
 def medians(own):
-    """Where at least four rows speak of a class: three of one card say nothing of others."""
-    rows = collections.Counter()
-    for (_, kind), values in own.items():
-        rows[kind] += values[3]
-    return {kind: np.median([values[:3] for (_, of), values in own.items() if of == kind], axis=0) for kind in rows if rows[kind] >= 4}
+    """Each chip as one voice, where two speak of a class: one says nothing of others."""
+    chips, found = model.chips(), collections.defaultdict(lambda: collections.defaultdict(list))
+    for (name, kind), values in own.items():
+        found[kind][chips.get(name, name)].append(values[:3])
+    return {kind: np.median([np.median(of, axis=0) for of in by_chip.values()], axis=0) for kind, by_chip in found.items() if len(by_chip) > 1}
 
 
 def fit(without=(), quiet=True):

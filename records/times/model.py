@@ -72,8 +72,17 @@ def class_of(card, row):
     if kind in ("attention", "attention_backward"):
         return ("matmul_single" if cores == "single" else kind), peak
     if kind == "reduction":
-        return "reduction_backward" if direction else "reduction", peak
+        return "reduction_backward" if direction and "batch_norm" not in row.get("operator", "") else "reduction", peak
     return ("layout" if kind == "layout" else "pointwise"), peak
+
+
+def changes_layout(card, row):
+    """Whether cuDNN takes a convolution's tensors to channels last and the result back (device.rs)."""
+    flags, groups, taps = int(row["flags"]), int(row["groups"]), int(row["taps"])
+    if row["kind"] != "convolution" or row["precision"] == "single" or flags & CHANNELS_LAST or groups > 1 and int(row["k"]) == taps:
+        return False
+    on_hopper = card.capability == 9.0 and not class_of(card, row)[0].startswith("volume")
+    return bool(flags & RELAID) or on_hopper and (row["precision"] == "half" or row["precision"] == "tf32" and taps > 1)
 
 
 def cached(card, moved):

@@ -58,6 +58,8 @@ pub struct Work {
     pub is_channels_last: bool,
     pub is_transposed: bool,
     pub is_volume: bool,
+    /// A batch norm that computes statistics, or its backward pass: bit 7.
+    pub of_batch: bool,
     pub device: u16,
     /// Of a product: what its leading dimensions can all be divided by, in elements, 8 at most; 0 of anything else.
     pub alignment: u16,
@@ -120,6 +122,7 @@ impl Work {
             is_channels_last: record[3] & 16 != 0,
             is_transposed: record[3] & 32 != 0,
             is_volume: record[3] & 64 != 0,
+            of_batch: record[3] & 128 != 0,
             device: u16_at(4),
             alignment: u16_at(6),
             step: u32_at(8),

@@ -511,9 +511,15 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
       if (given && of.direction == kForward) work.kind = WorkKind::kPointwise;
       // Statistics first, then the values once more.
       if (!given && (of_batch || of_groups)) read *= 2;
-      // Blocks of threads: as KernelBench's problems have it, three of a channel that is not channels last, three of two groups, one of a row.
-      if (of_batch && !given && tensor(of.direction != kForward).dim() > 1 && !is_channels_last(tensor(of.direction != kForward)))
-        work.m = small(3 * tensor(of.direction != kForward).size(1));
+      // Blocks of threads: as KernelBench's problems have it, three of a channel that is not channels last, three of two groups, one of a row. An
+      // H100 has one of a channel in PyTorch's own batch norm, whose forward pass in channels last takes twice as long as cuDNN's.
+      if (of_batch && !given) {
+        work.flags |= kOfBatch;
+        const Tensor input = tensor(of.direction != kForward);
+        const bool is_own = begins_with(of.name, "native_");
+        if (is_own && of.direction == kForward && is_channels_last(input)) read *= 2;
+        if (input.dim() > 1 && !is_channels_last(input)) work.m = small((is_own ? 1 : 3) * input.size(1));
+      }
       if (of_groups && tensor(0).defined() && tensor(0).dim() > 0)
         work.m = small(3 * tensor(0).size(0) * std::max<int64_t>(1, number("group")) / 2);
       if (is_one_of(of.name, {"native_layer_norm", "_fused_rms_norm"}) && tensor(0).defined()) {

@@ -43,9 +43,9 @@ enum class WorkKind : uint8_t {
 enum class Precision : uint8_t { kHalf = 0, kSingle = 1, kTf32 = 2, kDouble = 3 };
 
 constexpr uint8_t kWaitsAfter = 1, kWaitedBefore = 2, kChangesLayout = 4, kOfGraph = 8, kIsChannelsLast = 16, kIsTransposed = 32,
-                  kIsVolume = 64;
+                  kIsVolume = 64, kOfBatch = 128;
 // What of it a replay has as well.
-constexpr uint8_t kOfShape = kChangesLayout | kIsChannelsLast | kIsTransposed | kIsVolume;
+constexpr uint8_t kOfShape = kChangesLayout | kIsChannelsLast | kIsTransposed | kIsVolume | kOfBatch;
 
 // Of a convolution's backward pass either or both; of others the first. Beside them: the first of a forward pass, and one that begins a generation.
 constexpr uint8_t kForward = 0, kBackwardOfInput = 1, kBackwardOfWeights = 2, kBackward = kBackwardOfInput, kBeginsPass = 64,

@@ -73,6 +73,8 @@ pub fn work_of<'a>(column: impl Fn(&str) -> Option<&'a str>) -> Option<Work> {
         is_channels_last: flags & 16 != 0,
         is_transposed: flags & 32 != 0,
         is_volume: flags & 64 != 0,
+        // Of records of before the operator's name alone tells it.
+        of_batch: flags & 128 != 0 || goes_back && column("operator").is_some_and(|name| name.contains("batch_norm")),
         alignment: u16::try_from(integer("alignment")?).ok()?,
         launches: integer("launches")?,
         flops: number("flops")?,

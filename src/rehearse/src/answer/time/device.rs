@@ -145,7 +145,7 @@ impl CardModel {
         } else {
             Limit::Bandwidth
         };
-        let layout = match work.changes_layout {
+        let layout = match self.changes_layout(work, class) {
             true => {
                 let (Constants { fixed, memory, .. }, ..) = &self.constants["layout"];
                 fixed + 2.0 * work.bytes / (self.speed.bandwidth * memory)
@@ -153,6 +153,17 @@ impl CardModel {
             false => 0.0,
         };
         OperatorTime { seconds: fixed + compute.hypot(memory) + layout, limit, class, grade: *grade }
+    }
+
+    /// Whether cuDNN takes a convolution's tensors to channels last, for which its kernels for tensor cores are, and the result back. On an H100
+    /// (`records/gpus`) it does so in TF32, too, around grouped ones, and in half precision around filters of one position.
+    fn changes_layout(&self, work: &Work, class: &str) -> bool {
+        let is_first = work.kind == WorkKind::Convolution && !work.is_channels_last;
+        let is_plain = is_first && !class.starts_with("depthwise") && !class.starts_with("volume");
+        let on_hopper = self.capability == (9, 0)
+            && is_plain
+            && (work.precision == Precision::Half || work.precision == Precision::Tf32 && work.taps > 1);
+        work.changes_layout || on_hopper
     }
 
     /// Bytes a second. What L2 holds from the kernel before is not read again: in a backward pass that is the gradient and what is written,
@@ -211,7 +222,7 @@ impl CardModel {
             WorkKind::AttentionBackward if on_tensor_cores => ("attention_backward", peak, 1.0 / BACKWARD),
             WorkKind::Attention => ("matmul_single", peak, 1.0),
             WorkKind::AttentionBackward => ("matmul_single", peak, 1.0 / BACKWARD),
-            WorkKind::Reduction if work.direction != 0 => ("reduction_backward", peak, 1.0),
+            WorkKind::Reduction if work.direction != 0 && !work.of_batch => ("reduction_backward", peak, 1.0),
             WorkKind::Reduction => ("reduction", peak, 1.0),
             WorkKind::Pointwise | WorkKind::Index | WorkKind::Optimizer | WorkKind::Copy => ("pointwise", peak, 1.0),
         }
