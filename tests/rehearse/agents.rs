@@ -124,13 +124,7 @@ fn an_agent_calls_the_commands_as_tools() {
     let script = "import torch\nw = torch.nn.Parameter(torch.ones(1 << 20, device='cuda'))\no = torch.optim.SGD([w], lr=1)\n\
                   for _ in range(2):\n    print('{\"jsonrpc\": \"not ours\"}')\n    w.sum().backward()\n    o.step()\n";
     fs::write(scene.path().join("train.py"), script).unwrap();
-    let mut server = vramlab()
-        .arg("mcp")
-        .env("VRAMLAB_CACHE", scene.path().join("cache"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut server = vramlab().arg("mcp").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let (mut requests, mut lines) = (server.stdin.take().unwrap(), BufReader::new(server.stdout.take().unwrap()).lines());
     let mut ask = |id: u32, method: &str, params: Value| {
         writeln!(requests, "{}", json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })).unwrap();

@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 const VRAMLAB: &str = env!("CARGO_BIN_EXE_vramlab");
 
-/// A folder with a script, its cache and its answer.
+/// A folder with a script and its answer.
 pub struct Scene(tempfile::TempDir);
 
 impl Scene {
@@ -25,7 +25,7 @@ impl Scene {
     pub fn command(&self, flags: &[&str]) -> Command {
         let mut command = Command::new(VRAMLAB);
         command.arg("rehearse").args(flags).arg("--json").arg(self.path("answer.json"));
-        command.arg("--").arg(common::python()).arg(self.path("train.py")).env("VRAMLAB_CACHE", self.path("cache"));
+        command.arg("--").arg(common::python()).arg(self.path("train.py"));
         command
     }
 
@@ -65,7 +65,6 @@ fn a_trace_that_was_cut_is_no_answer() {
     refused(&output, &answer, "ulimit -f", "the size of files is limited");
     let lines = "x = [torch.empty(8, device='cuda')]\n".repeat(3000);
     let scene = Scene::new(&format!("import torch\n{lines}"));
-    std::fs::create_dir(scene.path("cache")).unwrap();
     let mut warm = scene.command(&["--steps", "all"]);
     assert!(warm.output().unwrap().status.success());
     std::fs::remove_file(scene.path("answer.json")).unwrap();
@@ -126,7 +125,6 @@ fn odd_names_lose_nothing_and_reach_no_terminal() {
         .arg(&out)
         .arg("--")
         .args([common::python(), file])
-        .env("VRAMLAB_CACHE", scene.path("cache"))
         .output()
         .unwrap();
     let (said, answer) = (error(&output), scene.answer());
@@ -389,7 +387,6 @@ fn a_flag_that_nobody_reads_is_no_batch_of_which_not_even_one_fits() {
         .args(["fit", "--gpu", "8GiB", "--batch", "--batch-size {}", "--"])
         .arg(common::python())
         .arg(scene.path("train.py"))
-        .env("VRAMLAB_CACHE", scene.path("cache"))
         .output()
         .unwrap();
     let said = error(&output);

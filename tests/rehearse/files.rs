@@ -27,7 +27,6 @@ fn rehearse(folder: &Path, fail: bool) -> (Output, PathBuf) {
     let output = Command::new(env!("CARGO_BIN_EXE_vramlab"))
         .args(["rehearse", "--gpu", "rtx-4090", "--steps", "all", "--out", out.to_str().unwrap(), "--"])
         .args([common::python(), script])
-        .env("VRAMLAB_CACHE", folder.join("cache"))
         .output()
         .unwrap();
     (output, out)

@@ -280,7 +280,8 @@ fn the_largest_batch_of_a_loader_is_rehearsed_where_that_is_asked_for_and_else_n
 #[test]
 fn what_python_keeps_compiled_of_ours_may_be_cut_short() {
     let scene = Scene::new("import torch\ntorch.empty(8, device='cuda')\n");
-    let run = || scene.command(&[]).env_remove("PYTHONDONTWRITEBYTECODE").output().unwrap();
+    let run =
+        || scene.command(&[]).env("VRAMLAB_CACHE", scene.path("cache")).env_remove("PYTHONDONTWRITEBYTECODE").output().unwrap();
     assert_eq!(run().status.code(), Some(0));
     let mut kept = Vec::new();
     for folder in std::fs::read_dir(scene.path("cache")).unwrap().flatten() {

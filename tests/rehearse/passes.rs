@@ -287,3 +287,27 @@ fn cells_have_their_numbers_and_beams_go_on_to_the_longest_text() {
     let said = text_of(&command.output().unwrap());
     assert!(said.contains("cell 2:2\n") && said.contains("(20, 16)\n"), "{said}");
 }
+
+/// A teacher's, of which nothing is kept: no checkpoint makes it smaller.
+#[test]
+fn what_no_graph_keeps_of_a_forward_pass_has_remedies_of_its_own() {
+    let scene = super::answers::Scene::new(
+        "
+import torch
+from torch import nn
+teacher = nn.Sequential(nn.Linear(256, 1 << 14), nn.GELU(), nn.Linear(1 << 14, 256)).cuda().requires_grad_(False)
+student = nn.Linear(256, 256).cuda()
+optimizer = torch.optim.SGD(student.parameters(), lr=0.1, momentum=0.9)
+for _ in range(3):
+    x = torch.randn(8192, 256, device='cuda')
+    with torch.no_grad():
+        target = teacher(x)
+    (student(x) - target).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+",
+    );
+    let (output, _) = scene.run(&["--gpu", "4GiB"]);
+    let said = text_of(&output);
+    assert!(said.contains("temporaries of one forward pass: ") && !said.contains("checkpoint-"), "{said}");
+}

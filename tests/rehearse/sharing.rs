@@ -95,11 +95,7 @@ with torch.cuda.stream(stream):
 ";
     for (shared, gpu, verdict) in [("True", "rtx-4090", "\nFITS"), ("True", "4GiB", "\nBARELY FITS"), ("False", "4GiB", "\nFITS")] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vramlab"));
-        command
-            .env("VRAMLAB_CACHE", folder.path().join("cache"))
-            .args(["rehearse", "--gpu", gpu, "--"])
-            .arg(common::python())
-            .args(["-c", &reused.replace("SHARED", shared)]);
+        command.args(["rehearse", "--gpu", gpu, "--"]).arg(common::python()).args(["-c", &reused.replace("SHARED", shared)]);
         let error = text(&command.output().unwrap().stderr);
         let said = error.contains("Other streams may hold 5.00 GiB of each step longer than here (--lag 1000).");
         assert!(error.contains(verdict) && said == (shared == "True"), "{shared} {gpu}: {error}");

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 const VRAMLAB: &str = env!("CARGO_BIN_EXE_vramlab");
 
 fn vramlab(folder: &Path, words: &[&str]) -> (Output, String) {
-    let output = Command::new(VRAMLAB).args(words).current_dir(folder).env("VRAMLAB_CACHE", folder.join("cache")).output().unwrap();
+    let output = Command::new(VRAMLAB).args(words).current_dir(folder).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     (output, error)
 }
@@ -193,5 +193,40 @@ fn a_scripts_clocks_advance_by_predicted_time() {
     assert!((events_alone / events - 1.0).abs() < 0.1, "{events_alone} beside {events}");
     for part in ["elapsed_time of CUDA events is predicted", "the script reads the clock (timed.py:"] {
         assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+/// The step that ran out of memory had taken its batch, and the loader one more ahead of it.
+#[test]
+fn an_epoch_is_as_many_steps_whether_or_not_the_last_one_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "
+import sys, torch
+def ahead(batches):
+    batches = iter(batches)
+    batch = next(batches)
+    for following in batches:
+        yield batch
+        batch = following
+    yield batch
+model = torch.nn.Linear(1024, 1024).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step, (x,) in enumerate(ahead(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(64, 1024)), batch_size=4))):
+    loss = model(x.cuda()).square().mean()
+    if step == int(sys.argv[1]):
+        torch.empty(1 << 40, device='cuda')
+    loss.backward()
+    if step % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+";
+    fs::write(folder.path().join("train.py"), script).unwrap();
+    let python = common::python();
+    // Of sixteen batches two make a step; memory runs out in the second micro-batch of the second step, in its first one, or never.
+    for fails in ["3", "2", "99"] {
+        let words = ["rehearse", "--gpu", "rtx-4090", "--json", "answer.json", "--", python.to_str().unwrap(), "train.py", fails];
+        let (_, error) = vramlab(folder.path(), &words);
+        let answer: Value = serde_json::from_str(&fs::read_to_string(folder.path().join("answer.json")).unwrap()).unwrap();
+        assert_eq!(answer["time"]["loading"]["steps_per_epoch"], 8, "{fails}: {error}");
     }
 }

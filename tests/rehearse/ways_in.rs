@@ -17,16 +17,23 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A rehearsal in a folder, with its cache in it.
+/// A rehearsal in a folder.
 pub fn vramlab(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vramlab"));
-    command.current_dir(folder).env("VRAMLAB_CACHE", folder.join("cache")).args(["rehearse", "--gpu", "rtx-4090"]);
+    command.current_dir(folder).args(["rehearse", "--gpu", "rtx-4090"]);
+    command
+}
+
+/// The same, with its cache in the folder.
+fn with_own_cache(folder: &Path) -> Command {
+    let mut command = vramlab(folder);
+    command.env("VRAMLAB_CACHE", folder.join("cache"));
     command
 }
 
 /// What the line writes is there afterwards.
 fn in_python(folder: &Path, line: &str) -> Output {
-    vramlab(folder).args(["--writes", "--"]).arg(common::python()).args(["-c", line]).output().unwrap()
+    with_own_cache(folder).args(["--writes", "--"]).arg(common::python()).args(["-c", line]).output().unwrap()
 }
 
 #[test]
@@ -203,7 +210,7 @@ fn whatever_was_started_ends_with_the_rehearsal() {
         for (flags, argument, signal) in endings {
             scope.spawn(move || {
                 let folder = tempfile::tempdir().unwrap();
-                let mut command = vramlab(folder.path());
+                let mut command = with_own_cache(folder.path());
                 command
                     .args(flags)
                     .args(["--writes", "--"])

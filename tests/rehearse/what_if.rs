@@ -10,7 +10,7 @@ fn source() -> String {
     std::fs::read_to_string(common::root().join("tests/rehearse/convnet.py")).unwrap()
 }
 
-/// A folder with a script and a cache.
+/// A folder with a script.
 struct Scene(tempfile::TempDir);
 
 impl Scene {
@@ -29,11 +29,11 @@ impl Scene {
     }
 
     fn run(&self, flags: &[&str], arguments: &[&str]) -> (Output, Value) {
-        self.run_with(None, flags, arguments)
+        self.run_with(&[], flags, arguments)
     }
 
-    /// With a variable of the environment.
-    fn run_with(&self, variable: Option<(&str, &str)>, flags: &[&str], arguments: &[&str]) -> (Output, Value) {
+    /// With variables of the environment.
+    fn run_with(&self, variables: &[(&str, &str)], flags: &[&str], arguments: &[&str]) -> (Output, Value) {
         let json = self.path("answer.json");
         let output = Command::new(VRAMLAB)
             .args(flags)
@@ -41,8 +41,7 @@ impl Scene {
             .arg(common::python())
             .arg(self.path("train.py"))
             .args(arguments)
-            .env("VRAMLAB_CACHE", self.0.path())
-            .envs(variable)
+            .envs(variables.iter().copied())
             .output()
             .unwrap();
         let answer = std::fs::read_to_string(&json).map_or(Value::Null, |text| serde_json::from_str(&text).unwrap());
@@ -211,8 +210,8 @@ fn the_lines_of_every_page_run() {
     let arguments: Vec<&str> = pages.iter().map(String::as_str).collect();
     let paths = ["python", "as_written"].map(|name| common::root().join("experiments").join(name));
     let paths = std::env::join_paths(paths).unwrap();
-    let path = Some(("PYTHONPATH", paths.to_str().unwrap()));
-    let (output, _) = scene.run_with(path, &["rehearse", "--gpu", "8GiB", "--steps", "all"], &arguments);
+    let path = ("PYTHONPATH", paths.to_str().unwrap());
+    let (output, _) = scene.run_with(&[path], &["rehearse", "--gpu", "8GiB", "--steps", "all"], &arguments);
     let ran = said(&output).lines().find_map(|line| line.strip_suffix(" snippets ran")?.parse::<usize>().ok());
     assert!(output.status.success() && ran.is_some_and(|ran| ran >= pages.len() && ran > 15), "{ran:?}: {}", said(&output));
 }
@@ -515,14 +514,15 @@ def main():
     model = nn.Sequential(*[Block() for _ in range(4)]).cuda()
     wrapped = Task(model)
     # model
-    epoch(wrapped, torch.optim.AdamW(model.parameters()))
+    adam = torch.optim.AdamW(model.parameters())
+    epoch(wrapped, adam)
 
 main()
 ";
 
 /// Everything that there is to try, on a card that the script does not fit: each technique alone, and then what helps together.
 #[test]
-fn lines_call_the_model_what_the_script_calls_it_and_a_technique_that_fails_says_so() {
+fn lines_use_the_names_of_the_script_and_a_technique_that_fails_says_so() {
     let scene = Scene::new(WRAPPED);
     // To compile takes longest, and has tests of its own.
     let (output, rows) = scene.run(&["rehearse", "--gpu", "720MiB", "--what-if", "--eager"], &[]);
@@ -557,6 +557,10 @@ fn lines_call_the_model_what_the_script_calls_it_and_a_technique_that_fails_says
             assert_eq!(answer[figure], row[figure], "{figure} with {name}");
         }
     }
+    for (name, line) in [("factored", "adam = torch.optim.Adafactor("), ("offload-optimizer", "\noffload_state(adam)")] {
+        let snippet = row(&rows, &[name])["snippet"].as_str().unwrap();
+        assert!(snippet.contains(line) && !snippet.contains("optimizer ="), "{snippet}");
+    }
     let why = row(&rows, &["channels-last"])["reason"].as_str().unwrap();
     assert!(why.contains("it could not be switched on here: TypeError") && why.contains("a task stays where it is"), "{why}");
 }
@@ -583,7 +587,7 @@ fn what_is_written_on_the_command_line_and_into_the_environment_asks_for_the_sam
             "accumulate-2x" => arguments = text.split(' ').collect(),
             _ => variable = text.split_once('='),
         }
-        let (output, answer) = scene.run_with(variable, &["rehearse"], &arguments);
+        let (output, answer) = scene.run_with(variable.as_slice(), &["rehearse"], &arguments);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
         for figure in ["peak_allocated", "peak_reserved"] {
             assert_eq!(answer[figure], row[figure], "{figure} with {name}: {text}");
@@ -685,7 +689,8 @@ cp \"$VRAMLAB_REHEARSAL_LIBRARIES\"/../compiled-*/python-2.11.*-abi1.so \"$made\
     let compiler = format!("sh {}", scene.path("c++").display());
     let compiling = "vramlab: compiling for PyTorch 2.99.0, once; about a minute";
     let said_of = |flags: &[&str]| {
-        let (output, _) = scene.run_with(Some(("CXX", &compiler)), flags, &[]);
+        let own = [("CXX", compiler.as_str()), ("VRAMLAB_CACHE", scene.0.path().to_str().unwrap())];
+        let (output, _) = scene.run_with(&own, flags, &[]);
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(error.contains("ZeroDivisionError"), "{error}");
@@ -720,7 +725,8 @@ while True:
 ",
     );
     let flags = ["rehearse", "--what-if", "--only", "checkpoint-every"];
-    let (output, simulated) = scene.run(&[&flags[..], &["--gpu", "4GiB"]].concat(), &[]);
+    let own = [("VRAMLAB_CACHE", scene.0.path().to_str().unwrap())];
+    let (output, simulated) = scene.run_with(&own, &[&flags[..], &["--gpu", "4GiB"]].concat(), &[]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let entries = std::fs::read_dir(scene.0.path()).unwrap().flatten().map(|entry| entry.path());
     let libraries = entries.into_iter().find(|path| path.to_string_lossy().contains("/rehearsal-")).unwrap();
@@ -734,7 +740,7 @@ while True:
             .arg(format!("VRAMLAB_DRY_CARD=,a card,{memory},9.0,132,2048,49152,232448,233472,62914560"))
             .arg(common::python())
             .arg(scene.path("train.py"))
-            .env("VRAMLAB_CACHE", scene.0.path())
+            .envs(own)
             .output()
             .unwrap();
         (said(&output), serde_json::from_str::<Value>(&std::fs::read_to_string(&json).unwrap()).unwrap())

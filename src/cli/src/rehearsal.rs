@@ -525,7 +525,7 @@ fn several(options: &RehearseOptions, rehearsals: &[Rehearsal]) -> Result<u8> {
     let is_all = options.run.gpu.iter().any(|name| name == ALL);
     let shared = |card: &Card| (is_all.then_some(card.capability), (!is_all).then(|| card.kind()));
     let groups = grouped(rehearsals.iter().enumerate().map(|(at, one)| (shared(&one.card), at)));
-    let (count, mut answers, mut left_out) = (groups.len(), Vec::new(), Vec::new());
+    let (count, mut answers, mut left_out, mut interrupted) = (groups.len(), Vec::new(), Vec::new(), None);
     for (done, (_, group)) in groups.into_iter().enumerate() {
         let cards: Vec<Card> = group.iter().map(|at| rehearsals[*at].card).collect();
         // Workspaces grow with the multiprocessors.
@@ -540,10 +540,15 @@ fn several(options: &RehearseOptions, rehearsals: &[Rehearsal]) -> Result<u8> {
             [_] if !is_all => whole(options, &one).map(|found| vec![found.answer]),
             _ => one.on_cards(&cards),
         };
+        let is_interrupted = rehearse::was_interrupted();
+        if is_interrupted && !answers.is_empty() {
+            interrupted = Some(done);
+            break;
+        }
         match found {
             Ok(found) => answers.extend(group.into_iter().zip(found)),
             // Other cards may have an answer: what a script asks for may be of a later one.
-            Err(why) if is_all && !why.to_string().starts_with("interrupted") => left_out.push((cards, why)),
+            Err(why) if is_all && !is_interrupted => left_out.push((cards, why)),
             Err(why) => return Err(why),
         }
     }
@@ -567,6 +572,10 @@ fn several(options: &RehearseOptions, rehearsals: &[Rehearsal]) -> Result<u8> {
                  memory is that of a replay through PyTorch's allocator. --gpu NAME rehearses one card, and can differ by some MiB of workspaces."
             );
         }
+    }
+    if let Some(done) = interrupted {
+        eprintln!("\n  Interrupted: {done} of {count} rehearsals were done.");
+        return Ok(status(RehearsalVerdict::Interrupted));
     }
     if is_all && answers.iter().any(|answer| answer.verdict.fits()) {
         return Ok(0);

@@ -20,6 +20,6 @@ pub use explore::needs::RehearsalResult;
 pub use explore::schema::schema;
 pub use explore::template::FlagTemplate;
 pub use explore::{fit, preset, snapshot, versions, what_if};
-pub use run::executor::Rehearsal;
+pub use run::executor::{Rehearsal, was_interrupted};
 pub use run::nvidia_smi::{NAME as NVIDIA_SMI, nvidia_smi};
 pub use show::{check, diff, files};

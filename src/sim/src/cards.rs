@@ -197,9 +197,14 @@ fn key(text: &str) -> (String, Option<u64>) {
     (words.concat(), size)
 }
 
-/// Whether a cloud's name is the one that is meant; `g5.*` is any that begins so.
+/// Whether a cloud's name is the one that is meant; `g5.*` is that family in any of AWS's sizes, another star any end or middle of a name.
 fn is_cloud(pattern: &str, text: &str) -> bool {
+    let is_size = |size: &str| {
+        let number = |digits: &str| digits.is_empty() || digits.parse::<u32>().is_ok();
+        size.starts_with("metal") || size == "large" || size.strip_suffix("xlarge").is_some_and(number)
+    };
     match pattern.split_once('*') {
+        Some((family, "")) if family.ends_with('.') => text.strip_prefix(family).is_some_and(is_size),
         Some((before, after)) => text.len() >= before.len() + after.len() && text.starts_with(before) && text.ends_with(after),
         None => pattern == text,
     }
@@ -327,7 +332,7 @@ mod tests {
             ("h100-pcie", "NVIDIA H100 PCIe"),
             ("h100-nvl", "NVIDIA H100 NVL|Standard_NC40ads_H100_v5"),
             ("t4", "Tesla T4|nvidia-tesla-t4|t4-16gb|colab-t4|g4dn.xlarge|Standard_NC4as_T4_v3|kaggle-t4"),
-            ("a10g", "g5.xlarge|a10g-large|NVIDIA A10G"),
+            ("a10g", "g5.xlarge|g5.48xlarge|a10g-large|NVIDIA A10G"),
             ("l4", "g6.xlarge|L4-24GB|nvidia-l4|g2-standard-4"),
             ("v100", "Tesla V100-SXM2-16GB|p3.2xlarge|v100-16gb"),
             ("v100-32g", "Tesla V100-SXM2-32GB|v100 32GB"),
@@ -358,6 +363,7 @@ mod tests {
         assert!(refused("NVIDIA GeForce RTX 4060 Ti").contains("of which rtx-4060-ti-16g is known here"), "{}", refused("4060ti"));
         assert!(refused("rtx 3090 ti").contains("is it rtx-3090"), "{}", refused("rtx 3090 ti"));
         assert!(refused("h100-40g").contains("`vramlab gpus`"), "{}", refused("h100-40g"));
+        assert!(refused("g5.xlage").contains("is no card"), "{}", refused("g5.xlage"));
     }
 
     #[test]

@@ -21,6 +21,8 @@ _told = 0
 _owner = 0
 # By name of a loader: its workers, batches that were taken from it outside of no_grad, batches that a worker has ready, and all that it has.
 _taken = {}
+# Batches that were taken when the first step ended and when the last one did, by name; how many steps that were, and backward passes of the first.
+_first, _last, _steps, _backwards = {}, {}, 0, 0
 
 
 def follow(torch):
@@ -128,6 +130,22 @@ def _write(**line):
 
 
 @guarded("batches of a DataLoader")
+def step_ended(backwards):
+    global _first, _last, _steps, _backwards
+    _last, _steps = {name: known[1] for name, known in _taken.items()}, _steps + 1
+    if _steps == 1:
+        _first, _backwards = _last, backwards
+
+
+def _per_step(name, batches):
+    """Batches of a step: a library may take one ahead of the step that needs it, and the last step may have failed. None where no step has ended."""
+    if _steps > 1:
+        return (_last.get(name, 0) - _first.get(name, 0)) / (_steps - 1)
+    return min(_first.get(name, batches), max(_backwards, 1)) if _steps else None
+
+
+@guarded("batches of a DataLoader")
 def tell():
     for name, (workers, batches, prefetched, length) in _taken.items():
-        notes.note(loader=name, workers=workers, batches=batches, prefetched=prefetched, length=length)
+        per_step = _per_step(name, batches)
+        notes.note(loader=name, workers=workers, batches=batches, per_step=per_step, prefetched=prefetched, length=length)

@@ -6,7 +6,7 @@ import os
 import time
 import weakref
 
-from . import device, hosting, imports, labels, reach
+from . import device, hosting, imports, labels, loading, reach
 from .guard import guarded, instead
 from .notes import note
 from .session import SESSION, settings
@@ -210,6 +210,7 @@ class _Steps:
         self.ended = steps
         reach.step = steps + 1
         device.library.vl_end_step()
+        loading.step_ended(self.backwards)
         hosting.look()
         if self.wanted is not None and steps >= self.wanted and not _trials:
             self.stop(steps)

@@ -71,11 +71,16 @@ impl HostMemory {
         let (what, took) = match () {
             () if self.host == 0 => return None,
             () if self.at_least as f64 > host * MOST => ("takes", self.at_least),
-            () if self.pinned as f64 > host * MOST_PINNED => ("pins", self.pinned),
+            () if self.pins_too_much() => ("pins", self.pinned),
             () => return None,
         };
         let (took, host) = (Bytes(took), Bytes(self.host));
         Some(format!("But it {what} {took} of the host's RAM, which has {host} (--host-memory says what the target has)."))
+    }
+
+    /// Where it is known what the host has.
+    pub fn pins_too_much(&self) -> bool {
+        self.host > 0 && self.pinned as f64 > self.host as f64 * MOST_PINNED
     }
 
     pub fn said(&self) -> String {

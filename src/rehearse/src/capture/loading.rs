@@ -34,12 +34,15 @@ impl Fetch {
 }
 
 /// A DataLoader that the script took batches from to train.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct ScriptLoader {
     #[serde(rename = "loader")]
     pub name: String,
     pub workers: u32,
     pub batches: u64,
+    /// Of a step that has ended; none where none has.
+    #[serde(default)]
+    pub per_step: Option<f64>,
     /// Batches that each worker has ready.
     #[serde(default)]
     pub prefetched: u32,

@@ -105,11 +105,13 @@ pub fn table(fits: &[Fit]) -> String {
         "GPU", "recommended", "just fits", "peak reserved", "headroom", "rehearsals"
     );
     for fit in fits {
-        let or_more = if fit.largest == MOST { " or more" } else { "" };
-        let largest = format!("{} {}{or_more}", fit.of, fit.largest);
+        let number = |number: u64| match number {
+            0 => "none".to_string(),
+            MOST => format!("{} {MOST} or more", fit.of),
+            number => format!("{} {number}", fit.of),
+        };
+        let (recommended, largest) = (fit.recommended.map_or("-".to_string(), number), number(fit.largest));
         let (peak, headroom) = (signed_or_dash(fit.peak_reserved), signed_or_dash(fit.headroom));
-        let recommended =
-            fit.recommended.filter(|number| *number > 0).map_or("-".to_string(), |number| format!("{} {number}", fit.of));
         text +=
             &format!("  {:<width$} {recommended:>16} {largest:>16} {peak:>14} {headroom:>14} {:>11}\n", fit.gpu, fit.rehearsals);
     }

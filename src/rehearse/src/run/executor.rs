@@ -108,7 +108,8 @@ pub(crate) struct Variant {
 /// Why a rehearsal of several gave nothing.
 pub(crate) const WAS_INTERRUPTED: &str = "interrupted";
 
-pub(crate) fn was_interrupted() -> bool {
+/// Whether Ctrl-C ended a rehearsal of this process.
+pub fn was_interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }
 

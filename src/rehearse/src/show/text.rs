@@ -9,10 +9,10 @@ use crate::answer::{
 use crate::capture::plain::{first_line, on_one_line};
 use crate::capture::process::{Frame, PlaceholderBranch, Retainer, SkippedCode, Trace};
 use crate::capture::session::Capture;
-use base::remedies::{ACTIVATIONS, FRAGMENTATION, LOGITS, STATE};
+use base::remedies::{ACTIVATIONS, FRAGMENTATION, LOGITS, Remedy, STATE};
 use base::units::{Bytes, counted};
 use serde::{Deserialize, Serialize};
-use sim::trace::blocks;
+use sim::trace::{Phase, blocks};
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -131,6 +131,16 @@ pub fn smallest(answer: &Answer) -> String {
     }
 }
 
+/// More than techniques of `--what-if`, which change the training's own pass.
+const NOT_KEPT: Remedy = Remedy {
+    fills: "temporaries of one forward pass",
+    techniques: &[
+        "accumulate-2x",
+        "a smaller batch in an evaluation",
+        "a frozen model's outputs computed once before the training",
+    ],
+};
+
 /// What is tried against what fills a training step's memory, where it is much of it.
 fn remedies(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     let of = |names: &[&str]| {
@@ -141,9 +151,13 @@ fn remedies(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
         return Ok(());
     }
     let logits = logits(&worst.peak.contents);
-    let activations = of(&["activations", "temporaries", "autocast's copies of weights"]) - logits;
+    let (activations, temporaries) = (of(&["activations", "autocast's copies of weights"]), of(&["temporaries"]));
+    // What no backward pass needs no checkpoint makes again.
+    let is_in = |phase: Phase| worst.peak.phase == phase.name();
+    let is_lost = is_in(Phase::Evaluation) || (is_in(Phase::Forward) && temporaries > activations);
+    let of_a_pass = if is_lost { NOT_KEPT } else { ACTIVATIONS };
     let cut = worst.fragmentation.reserved_if_expandable.map_or(0, |expandable| worst.peak_reserved - expandable);
-    let rows = [(activations, ACTIVATIONS), (logits, LOGITS), (state, STATE), (cut, FRAGMENTATION)];
+    let rows = [(activations + temporaries - logits, of_a_pass), (logits, LOGITS), (state, STATE), (cut, FRAGMENTATION)];
     let mut rows: Vec<_> = rows.into_iter().filter(|(bytes, _)| *bytes * 20 >= worst.peak.bytes).collect();
     rows.sort_by_key(|(bytes, _)| Reverse(*bytes));
     if !rows.is_empty() {
@@ -515,7 +529,8 @@ pub fn findings(worst: &ProcessAnswer) -> Vec<Finding> {
     found.extend(attention(worst).map(|(title, remedy)| Finding::new(title, std::iter::once(remedy))));
     found.push(Finding::new(left, worst.leftovers.iter().take(ROWS).map(|left| leftover(left, worst))));
     if let Some(growth) = &worst.growth {
-        let more = if growth.round == "step" && worst.steps < 6 { "; --steps 6 shows whether it goes on" } else { "" };
+        let more =
+            if growth.goes_on && growth.round == "step" && worst.steps < 6 { "; --steps 6 shows whether it goes on" } else { "" };
         let each = bytes(growth.bytes_per_round);
         let title = format!("Memory grows: each {} leaves {each} behind that nothing frees{more}. Allocated at:", growth.round);
         found.push(Finding::new(title, growth.lines.iter().take(ROWS).map(growth_at)));

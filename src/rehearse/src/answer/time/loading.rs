@@ -50,8 +50,7 @@ impl Loading {
         let counted = if warm.is_empty() { &fetches } else { &warm };
         let seconds = median(counted.iter().map(|fetch| fetch.seconds))?;
         let processor = median(counted.iter().map(|fetch| fetch.processor_seconds))?;
-        // A library may take a batch ahead of the step that needs it.
-        let batches = (loader.batches as f64 / f64::from(steps.max(1))).round().max(1.0);
+        let batches = loader.per_step.unwrap_or(loader.batches as f64 / f64::from(steps.max(1))).round().max(1.0);
         // Workers that compute need a core each.
         let cores = cores as f64;
         let at_work = match f64::from(loader.workers.max(1)) {

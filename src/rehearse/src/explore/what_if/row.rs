@@ -1,8 +1,8 @@
 //! A technique or several that go together, and what became of them.
 
 use super::techniques::{AGAIN, BESIDE_COMPILING, CARDS, COMPILING, LAYOUT, OFFLOADING, STATE_OFFLOADING, TRAINED, WEIGHTS};
-use crate::answer::SimulatedGpu;
 use crate::answer::time::{Prediction, TimeChange};
+use crate::answer::{HostMemory, SimulatedGpu};
 use crate::capture::process::TechniqueOutcome;
 use crate::run::executor::Variant;
 use serde::Serialize;
@@ -124,6 +124,9 @@ pub struct VariantRow {
     /// The script's own step has a predicted time, and this has none.
     #[serde(skip)]
     pub is_without_time: bool,
+    /// More of the host's memory is pinned than a host should give.
+    #[serde(skip)]
+    pub pins_too_much: bool,
     #[serde(skip)]
     pub choice: Combination,
 }
@@ -154,7 +157,8 @@ impl VariantRow {
             predicted_change: time.zip(before).map(|(now, before)| now.change_from(before, changes_layout)),
             is_without_time: time.is_none() && base.time.is_ok(),
             fits: measured.fits,
-            pinned: measured.pinned,
+            pinned: measured.host.pinned,
+            pins_too_much: measured.host.pins_too_much(),
             change: joined(outcomes.iter().map(|outcome| &outcome.change), "; "),
             snippet: joined([&choice.words].into_iter().chain(outcomes.iter().map(|outcome| &outcome.snippet)), "\n\n"),
             reason: measured.peaks.is_none().then(|| "out of memory".to_string()),
@@ -240,9 +244,9 @@ pub struct MeasuredStep {
     /// Predicted; why there is none, which is empty on a real GPU.
     pub time: Result<Prediction, String>,
     pub flops: Option<u64>,
-    /// What its processes had in the host's memory at most, and pinned of it.
+    /// What its processes had in the host's memory at most.
     pub host_memory: u64,
-    pub pinned: u64,
+    pub host: HostMemory,
     pub outcomes: Vec<TechniqueOutcome>,
     pub gpu: SimulatedGpu,
     /// Whether it goes backward: else it is inference, for which other techniques are.

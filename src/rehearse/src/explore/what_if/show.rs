@@ -215,6 +215,15 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
         );
         writeln!(text, "{}", line.trim_end())?;
     }
+    let pins_too_much: Vec<String> = rows.iter().filter(|row| row.pins_too_much).map(VariantRow::name).collect();
+    if let [first, others @ ..] = &pins_too_much[..] {
+        let more = if others.is_empty() { String::new() } else { format!(" and {} of the other rows", others.len()) };
+        let host = bytes(base.host.host.cast_signed());
+        writeln!(
+            text,
+            "\n  More than half of the host's RAM ({host}; --host-memory says what the target has) is pinned by {first}{more}"
+        )?;
+    }
     if !changes.is_empty() {
         writeln!(text)?;
     }

@@ -4,7 +4,7 @@
 use super::row::{Burdens, Combination, MeasuredStep, VariantRow};
 use super::show;
 use super::techniques::{ALLOCATOR, MEMORY_BUDGET, SETTINGS, SMALLER, Technique, is_for, techniques};
-use crate::answer::{Answer, RehearsalVerdict, SimulatedGpu, answer, trains};
+use crate::answer::{Answer, HostMemory, RehearsalVerdict, SimulatedGpu, answer, trains};
 use crate::capture::host::memory_of_this_machine;
 use crate::capture::plain::{first_line, on_one_line};
 use crate::capture::process::TechniqueOutcome;
@@ -302,7 +302,7 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
                 time: answer.time.ok_or(answer.time_missing.unwrap_or_default()),
                 flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
                 host_memory: run.traces.iter().map(|trace| trace.host.resident).sum(),
-                pinned: answer.host.map_or(0, |host| host.pinned),
+                host: answer.host.unwrap_or_default(),
                 outcomes: outcomes(&run),
                 trains: run.traces.iter().any(|trace| trains(&trace.events)),
                 gpu: answer.gpu,
@@ -335,7 +335,7 @@ fn on_a_real_gpu(run: &Capture) -> Result<MeasuredStep, Failed> {
             time: Err(String::new()),
             flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
             host_memory: 0,
-            pinned: 0,
+            host: HostMemory::default(),
             outcomes,
             trains: true,
             gpu: SimulatedGpu { name: gpu.name, memory: gpu.memory, context: gpu.taken, count: 1 },

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import linecache
 import os
 import re
 import sys
@@ -26,17 +27,23 @@ def technique(made):
 class Technique:
     """One that says what became of it, once; the last word counts, so that what shows later can withdraw it."""
 
+    # What the script calls its optimizer, for those that are switched on together.
+    optimizer = "optimizer"
+
     def __init__(self, torch, name):
         self.torch = torch
         self.name = name
         self.said = None
         # What the script calls the model.
         self.model = "model"
+        self.name_optimizers()
         self.begin()
         self.end_where_nothing_comes_of_it()
 
     def applied(self, snippet, change=""):
         snippet = re.sub(r"\bmodel\b", self.model, snippet.strip("\n"))
+        # In statements of the script's own level: not in a comment's words, nor in functions to paste.
+        snippet = re.sub(r"(?m)^(?!def |\s).*", lambda line: _OPTIMIZER.sub(self.optimizer, line[0]), snippet)
         self._say(applied=True, change=change, snippet=snippet)
 
     def refused(self, reason):
@@ -55,6 +62,15 @@ class Technique:
         if self.said != more:
             self.said = more
             note(technique=self.name, **more)
+
+    def name_optimizers(self):
+        """Follows what the script assigns each optimizer to that it makes, the last one counting."""
+
+        def new(kind, *_, **__):
+            Technique.optimizer = assigned_to(sys._getframe(1)) or Technique.optimizer
+            return object.__new__(kind)
+
+        self.torch.optim.Optimizer.__new__ = new
 
     def end_where_nothing_comes_of_it(self):
         """What a whole step had nothing for is not waited for any longer."""
@@ -192,6 +208,19 @@ def variable_of(module):
         if names:
             return "model" if "model" in names else names[0]
     return "model"
+
+
+_OPTIMIZER = re.compile(r"(?<![\w.])optimizer(?= = |\)|\.\w)")
+_ASSIGNED = re.compile(r"\s*((?:self\.)?\w+)\s*=[^=]")
+
+
+def assigned_to(frame):
+    """What a line of the script assigns its value to; none where it is not the script's, or does something else."""
+    file = frame.f_code.co_filename
+    if "site-packages" in file or file.startswith(_OURS):
+        return None
+    found = _ASSIGNED.match(linecache.getline(file, frame.f_lineno))
+    return found and found[1]
 
 
 def is_installed(package):
