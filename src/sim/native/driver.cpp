@@ -12,7 +12,7 @@
 #include <mutex>
 
 namespace {
-constexpr int kInvalidDevice = 101, kNotFound = 500;
+constexpr int kInvalidDevice = 101, kNotFound = 500, kUnknown = 999;
 
 int device_count() {
   static const auto runtimes = reinterpret_cast<int (*)(int*)>(dlsym(RTLD_DEFAULT, "cudaGetDeviceCount"));
@@ -156,5 +156,36 @@ PAGES(cuMemUnmap)
 int cuMemCreate(uint64_t* handle, size_t bytes, const void* wanted, unsigned long long) {
   static auto* const create = runtime<int(uint64_t*, size_t, const void*, const void*)>("vramlab_dry_create");
   return create ? create(handle, bytes, wanted, __builtin_return_address(0)) : kNotFound;
+}
+
+// ---- CUPTI, which PyTorch's profiler asks: nothing runs that it could trace. Its own library looks for functions of a driver's that no header names,
+// and from CUDA 13.2 on calls itself without end where there are none. With these PyTorch says that CUDA's activities will be missing.
+
+#define UNTRACED(name) \
+  int name() { return kUnknown; }
+UNTRACED(cuptiActivityDisable)
+UNTRACED(cuptiActivityEnable)
+UNTRACED(cuptiActivityEnableCudaEventDeviceTimestamps)
+UNTRACED(cuptiActivityEnableDriverApi)
+UNTRACED(cuptiActivityEnableRuntimeApi)
+UNTRACED(cuptiActivityFlushAll)
+UNTRACED(cuptiActivityGetNextRecord)
+UNTRACED(cuptiActivityGetNumDroppedRecords)
+UNTRACED(cuptiActivityPopExternalCorrelationId)
+UNTRACED(cuptiActivityPushExternalCorrelationId)
+UNTRACED(cuptiActivityRegisterCallbacks)
+UNTRACED(cuptiActivityRegisterTimestampCallback)
+UNTRACED(cuptiActivitySetAttribute)
+UNTRACED(cuptiEnableCallback)
+UNTRACED(cuptiEnableDomain)
+UNTRACED(cuptiFinalize)
+UNTRACED(cuptiGetCallbackName)
+UNTRACED(cuptiGetVersion)
+UNTRACED(cuptiSubscribe)
+UNTRACED(cuptiUnsubscribe)
+#undef UNTRACED
+int cuptiGetResultString(int, const char** text) {
+  *text = "CUPTI_ERROR_UNKNOWN";
+  return 0;
 }
 }
