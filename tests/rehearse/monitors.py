@@ -27,6 +27,12 @@ assert nvml.nvmlDeviceGetGpuFabricInfoV(device, fabric) == 0 and fabric[28] == b
 free, total = torch.cuda.mem_get_info()
 assert list(memory) == [total, free, total - free], (list(memory), free, total)
 
+# PyTorch's profiler asks CUPTI, whose own library calls itself without end where there is no driver (CUDA 13.2): ours answers.
+assert ctypes.CDLL(None).cuptiSubscribe(None, None, None) == 999
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]) as profile:
+    blocks[0].add_(1)
+assert any(event.key == "aten::add_" for event in profile.key_averages()), profile.key_averages()
+
 said = subprocess.run(
     ["nvidia-smi", "--query-gpu=name,memory.total,memory.used,index", "--format=csv,noheader,nounits"], stdout=subprocess.PIPE, text=True
 )
