@@ -71,7 +71,7 @@ impl HostMemory {
         let (what, took) = match () {
             () if self.host == 0 => return None,
             () if self.at_least as f64 > host * MOST => ("takes", self.at_least),
-            () if self.pins_too_much() => ("pins", self.pinned),
+            () if self.pins_too_much(self.pinned) => ("pins", self.pinned),
             () => return None,
         };
         let (took, host) = (Bytes(took), Bytes(self.host));
@@ -79,8 +79,8 @@ impl HostMemory {
     }
 
     /// Where it is known what the host has.
-    pub fn pins_too_much(&self) -> bool {
-        self.host > 0 && self.pinned as f64 > self.host as f64 * MOST_PINNED
+    pub fn pins_too_much(&self, pinned: u64) -> bool {
+        self.host > 0 && pinned as f64 > self.host as f64 * MOST_PINNED
     }
 
     pub fn said(&self) -> String {
@@ -98,5 +98,18 @@ impl HostMemory {
         }
         let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
         format!("Host RAM at least {}{parts}.", Bytes(self.at_least))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_pins_more_than_half_of_a_known_host_is_warned_of() {
+        let of = |host, pinned| HostMemory { host, pinned, ..HostMemory::default() };
+        assert_eq!([(8, 4), (8, 5), (0, 5)].map(|(host, pinned)| of(host, pinned).warning().is_some()), [false, true, false]);
+        // Of a job with another technique, on the same host.
+        assert!(of(8, 0).pins_too_much(5));
     }
 }

@@ -124,9 +124,6 @@ pub struct VariantRow {
     /// The script's own step has a predicted time, and this has none.
     #[serde(skip)]
     pub is_without_time: bool,
-    /// More of the host's memory is pinned than a host should give.
-    #[serde(skip)]
-    pub pins_too_much: bool,
     #[serde(skip)]
     pub choice: Combination,
 }
@@ -158,7 +155,6 @@ impl VariantRow {
             is_without_time: time.is_none() && base.time.is_ok(),
             fits: measured.fits,
             pinned: measured.host.pinned,
-            pins_too_much: measured.host.pins_too_much(),
             change: joined(outcomes.iter().map(|outcome| &outcome.change), "; "),
             snippet: joined([&choice.words].into_iter().chain(outcomes.iter().map(|outcome| &outcome.snippet)), "\n\n"),
             reason: measured.peaks.is_none().then(|| "out of memory".to_string()),

@@ -215,7 +215,7 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
         );
         writeln!(text, "{}", line.trim_end())?;
     }
-    let pins_too_much: Vec<String> = rows.iter().filter(|row| row.pins_too_much).map(VariantRow::name).collect();
+    let pins_too_much: Vec<String> = rows.iter().filter(|row| base.host.pins_too_much(row.pinned)).map(VariantRow::name).collect();
     if let [first, others @ ..] = &pins_too_much[..] {
         let more = if others.is_empty() { String::new() } else { format!(" and {} of the other rows", others.len()) };
         let host = bytes(base.host.host.cast_signed());

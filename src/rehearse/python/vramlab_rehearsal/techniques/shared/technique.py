@@ -1,8 +1,9 @@
 """What techniques are made of: they say in the trace what became of them, change a model before its first forward pass, or put a region around it."""
 
+import dis
 import functools
 import importlib.util
-import linecache
+import itertools
 import os
 import re
 import sys
@@ -211,16 +212,23 @@ def variable_of(module):
 
 
 _OPTIMIZER = re.compile(r"(?<![\w.])optimizer(?= = |\)|\.\w)")
-_ASSIGNED = re.compile(r"\s*((?:self\.)?\w+)\s*=[^=]")
 
 
 def assigned_to(frame):
-    """What a line of the script assigns its value to; none where it is not the script's, or does something else."""
+    """The variable, or attribute of one, that the script stores the result of its call in; none where the frame is not the script's, or does something
+    else with it."""
     file = frame.f_code.co_filename
     if "site-packages" in file or file.startswith(_OURS):
         return None
-    found = _ASSIGNED.match(linecache.getline(file, frame.f_lineno))
-    return found and found[1]
+    then = (each for each in dis.get_instructions(frame.f_code) if each.offset > frame.f_lasti and each.opname != "EXTENDED_ARG")
+    first, second = itertools.islice(itertools.chain(then, [None, None]), 2)
+    if first and first.opname in ("STORE_NAME", "STORE_FAST", "STORE_GLOBAL", "STORE_DEREF"):
+        return first.argval
+    # Two in one, from Python 3.13 on.
+    if first and first.opname.startswith("STORE_FAST_"):
+        return first.argval[0]
+    is_attribute = second and first.opname.startswith(("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL")) and second.opname == "STORE_ATTR"
+    return f"{first.argval}.{second.argval}" if is_attribute else None
 
 
 def is_installed(package):
