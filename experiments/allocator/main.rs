@@ -2,7 +2,10 @@
 //!
 //! Blocks that were cut for one length do not fit the next, so that the allocator reserves more than is ever allocated at once. `PYTORCH_ALLOC_CONF`
 //! has four remedies: segments that grow, no cutting of large blocks, sizes that are rounded so that more of them are alike, and giving back what
-//! was not used for long. The step is the one of the experiment `empty_cache`, which asks what the call of that name does.
+//! was not used for long. The step is the one of the experiment `empty_cache`, which asks what the call of that name does. What PyTorch's tuning guide
+//! advises, a pass over the longest batch before training, PyTorch runs in Python (`step.py`).
+
+mod preallocated;
 
 use harness::lab::*;
 use models::Model;
@@ -37,11 +40,15 @@ pub fn protocol() -> Protocol {
             "Segments that grow have no borders at which blocks are lost, and reserve a few per cent more than is allocated. Without cuts large blocks \
              are kept whole for the next tensor of that size, which costs more than it saves where sizes vary. Rounding makes sizes alike at \
              the price of what is rounded up. The threshold of garbage collection does nothing, because PyTorch reads it only where a \
-             process has set its share of the memory.",
+             process has set its share of the memory. A pass over the longest batch leaves blocks in which every later tensor has room, \
+             so that little is taken from the device afterwards; what is reserved is then cut for the longest batch, and shorter ones cut it anew.",
         )
         .grid(run())
         .grid(tight())
+        .grid(preallocated::grid())
+        .grid(preallocated::tight())
         .shows(Shown::new("Segments that grow").at(EXPANDABLE).memory(RESERVED))
+        .shows(Shown::new("A pass over the longest batch first").at(preallocated::First::Longest).memory(RESERVED))
         .threat("Which lengths come after one another decides how a cache fragments; they are random, from an eighth of the longest on, and the same for every setting.")
         .threat("What mapping and unmapping of segments costs in time is measured on a GPU only.")
 }

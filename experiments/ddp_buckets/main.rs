@@ -7,6 +7,7 @@
 //!
 //! Several processes are rehearsed: `vramlab rehearse --gpus 2 -- torchrun --nproc-per-node 2 train.py`.
 
+mod accumulated;
 mod moments;
 mod peaks;
 mod price;
@@ -32,20 +33,24 @@ harness::main!(protocol);
 pub fn protocol() -> Protocol {
     Protocol::new("ddp_buckets", "Gradient buckets of DistributedDataParallel")
         .question(
-            "How much memory do DDP's gradient buckets take, when do they appear, and what does gradient_as_bucket_view give back?",
+            "How much memory do DDP's gradient buckets take, when do they appear, and what do gradient_as_bucket_view and no_sync give back?",
         )
         .hypothesis(
             "Buckets hold each gradient once, so they take the gradients' size whatever their cap is, from the moment DDP is built. As \
              views, gradients move into the buckets in the backward pass and the extra copy is gone; until then the buckets are there and \
-             gradients are not, so a peak at the end of the forward pass stays where it is.",
+             gradients are not, so a peak at the end of the forward pass stays where it is. Micro-batches under no_sync add to gradients that \
+             are there anyway, and send nothing.",
         )
         .grid(moments::grid())
         .grid(peaks::grid())
         .grid(price::grid())
+        .grid(accumulated::grid())
+        .grid(accumulated::price())
         .shows(Shown::new("`gradient_as_bucket_view=True`").at(ZeroGrad::ALL).at(Way::Views).memory(PEAK))
         .threat(
-            "One process without communication: what NCCL takes for itself on a GPU (channels, some hundred MB outside PyTorch's \
-             allocator) is not in these figures, and the time is that of copying and dividing alone.",
+            "Memory is that of one process without communication: what NCCL takes for itself on a GPU (channels, some hundred MB outside PyTorch's \
+             allocator) is not in these figures, and the time of a single process is that of copying and dividing alone. Two \
+             processes share this machine's cores and talk through its memory; a network is slower.",
         )
         .threat(
             "Building DDP sends the parameters to all ranks in packed messages of up to 250 MiB, which takes a copy of them for that \

@@ -1,10 +1,12 @@
-"""PyTorch's DistributedDataParallel in one process, for experiments/ddp_buckets.
+"""PyTorch's DistributedDataParallel in one process, and accumulation in several, for experiments/ddp_buckets.
 
 Bytes are counted without collectives, which would ask a simulated GPU for values: the mean over one rank leaves a bucket as it is. Checked and timed
 cells take Gloo or NCCL.
 """
 
+import contextlib
 import gc
+import multiprocessing
 
 import lab
 import presets
@@ -17,8 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 OPTIMIZERS = {"sgd": lambda parameters: torch.optim.SGD(parameters, 1e-2, foreach=False), "adamw": lambda parameters: torch.optim.AdamW(parameters, 1e-4)}
 
 
-def left_as_it_is(_, bucket):
+def left_as_it_is(training, bucket):
     """The mean over one rank."""
+    training.sent += bucket.buffer().nbytes
     done = torch.futures.Future(devices=[bucket.buffer().device] if bucket.buffer().is_cuda else [])
     done.set_result(bucket.buffer())
     return done
@@ -52,30 +55,34 @@ class Training:
         # The same parameters and data, however often a cell trains.
         torch.manual_seed(bench.seed)
         self.model, self.batch = presets.prepared(cell, bench.device)
-        self.network, self.iteration, self.reached = self.model, 0, reached
+        self.network, self.iteration, self.sent, self.reached = self.model, 0, 0, reached
         self.keeps_gradients = cell.get("zero-grad") == "zeros"
         self.model.register_forward_pre_hook(lambda *_: self.ended("rebuilt"))
         if way != "none":
             self.network = DistributedDataParallel(self.model, bucket_cap_mb=cell.number("cap"), gradient_as_bucket_view=way == "views", init_sync=backend != "fake")
             if backend == "fake":
-                self.network.register_comm_hook(None, left_as_it_is)
+                self.network.register_comm_hook(self, left_as_it_is)
         self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
         reached("load")
 
     def ended(self, phase):
         self.reached(f"{self.iteration}-{phase}")
 
-    def iterate(self):
+    def iterate(self, micro_batches=1, reduces=lambda index: True):
         self.iteration += 1
         self.optimizer.zero_grad(set_to_none=not self.keeps_gradients)
-        if isinstance(self.network, DistributedDataParallel):
-            # As its forward pass would begin.
-            with Echo():
-                self.network.reducer._rebuild_buckets()
-        loss = presets.loss_of(self.network, self.batch)
-        self.ended("forward")
-        loss.backward()
-        del loss
+        for index, part in enumerate(zip(*(tensor.chunk(micro_batches) for tensor in self.batch))):
+            if isinstance(self.network, DistributedDataParallel):
+                # As its forward pass would begin.
+                with Echo():
+                    self.network.reducer._rebuild_buckets()
+            with contextlib.nullcontext() if reduces(index) else self.network.no_sync():
+                loss = presets.loss_of(self.network, part)
+                if micro_batches > 1:
+                    loss = loss / micro_batches
+                self.ended("forward")
+                loss.backward()
+                del loss
         self.ended("backward")
         self.optimizer.step()
 
@@ -148,7 +155,55 @@ class Price:
         return {"gradient": [parameter.grad for parameter in self.training.model.parameters()]}
 
 
+class Accumulated:
+    """A step of several micro-batches, of which each backward pass reduces the gradients, or the last alone."""
+
+    MICRO_BATCHES = 4
+
+    def __init__(self, cell, bench, backend="fake"):
+        self.training, self.reduced = Training(cell, bench, cell["ddp"], "adamw", backend=backend), cell["reduced"]
+
+    def reduces(self, index):
+        return self.reduced == "every" or index == self.MICRO_BATCHES - 1
+
+    def run(self, probe):
+        before = self.training.sent
+        self.training.iterate(self.MICRO_BATCHES, self.reduces)
+        probe.figure("sent", "1", (self.training.sent - before) / self.training.gradient_bytes())
+
+
+class Together(Accumulated):
+    """The same in several processes over Gloo. The first starts the others, whose targets are others, and they take part in its steps until it is gone."""
+
+    def __init__(self, cell, bench, rank=0, port=0):
+        processes = cell.number("processes")
+        store = distributed.TCPStore("127.0.0.1", port, processes, is_master=rank == 0, wait_for_workers=False)
+        for other in range(1, processes) if rank == 0 else ():
+            # Not a copy: OpenMP's threads do not survive one.
+            multiprocessing.get_context("spawn").Process(target=accompany, args=(cell, bench, other, store.port), daemon=True).start()
+        torch.set_num_threads(bench.threads)
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+        distributed.init_process_group("gloo", store=store, rank=rank, world_size=processes)
+        super().__init__(cell, bench, "gloo")
+        inputs, targets = self.training.batch
+        self.training.batch = inputs, targets.roll(rank, 0)
+
+    def outcome(self):
+        return {"gradient": [parameter.grad for parameter in self.training.model.parameters()]}
+
+
+def accompany(cell, bench, rank, port):
+    step = Together(cell, bench, rank, port)
+    # The first process's end closes the connection.
+    with contextlib.suppress(RuntimeError):
+        while True:
+            step.run(lab.Probe())
+
+
 def prepare(cell, bench):
+    if "reduced" in cell:
+        return (Together if "processes" in cell else Accumulated)(cell, bench)
     return (Moments if "moment" in cell else Peaks if "zero-grad" in cell else Price)(cell, bench)
 
 

@@ -18,6 +18,7 @@ mod ladder;
 mod machines;
 mod markup;
 mod notes;
+mod others;
 mod pages;
 mod pairs;
 mod plots;
@@ -219,6 +220,8 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
         claims => Serde(guides::claims(&pages)), sentences => Serde(guides::sentences(findings)), unknown => Serde(&front.unknown),
     };
     written.push(("guides.md".to_string(), render("guides", guides)?));
+    let advice = context! { command => Serde(&command), advice => Serde(others::advice(findings)) };
+    written.push(("others.md".to_string(), render("others", advice)?));
     if let Some(order) = &front.order {
         written.push(("order.md".to_string(), render("order", context! { command => Serde(&command), order => Serde(order) })?));
     }
@@ -357,6 +360,7 @@ fn templates() -> Result<Environment<'static>> {
         ("order", include_str!("order.md.j2")),
         ("versions", include_str!("versions.md.j2")),
         ("guides", include_str!("guides.md.j2")),
+        ("others", include_str!("others.md.j2")),
     ] {
         templates.add_template(name, text).with_context(|| format!("parsing the template '{name}'"))?;
     }
