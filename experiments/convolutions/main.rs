@@ -56,7 +56,7 @@ fn memory() -> Grid<Convolved> {
                 .on(BY_PYTHON)
                 .rule(ratio(PEAK).at(ChannelsLast).holds(within(0.95..=1.05))),
         )
-        .plot(amounts(PEAK).named("peak").caption("Peak memory of a step, in both layouts").by::<Precision>())
+        .no_plots()
 }
 
 fn training() -> Grid<Convolved> {

@@ -4,6 +4,7 @@ Bytes are counted without collectives, which would ask a simulated GPU for value
 cells take Gloo or NCCL.
 """
 
+import collections
 import contextlib
 import gc
 import multiprocessing
@@ -19,9 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 OPTIMIZERS = {"sgd": lambda parameters: torch.optim.SGD(parameters, 1e-2, foreach=False), "adamw": lambda parameters: torch.optim.AdamW(parameters, 1e-4)}
 
 
-def left_as_it_is(training, bucket):
+def left_as_it_is(sent, bucket):
     """The mean over one rank."""
-    training.sent += bucket.buffer().nbytes
+    sent["bytes"] += bucket.buffer().nbytes
     done = torch.futures.Future(devices=[bucket.buffer().device] if bucket.buffer().is_cuda else [])
     done.set_result(bucket.buffer())
     return done
@@ -55,13 +56,15 @@ class Training:
         # The same parameters and data, however often a cell trains.
         torch.manual_seed(bench.seed)
         self.model, self.batch = presets.prepared(cell, bench.device)
-        self.network, self.iteration, self.sent, self.reached = self.model, 0, 0, reached
+        self.network, self.iteration, self.reached = self.model, 0, reached
+        # By itself: a hook that kept the training would keep it for good.
+        self.sent = collections.Counter()
         self.keeps_gradients = cell.get("zero-grad") == "zeros"
         self.model.register_forward_pre_hook(lambda *_: self.ended("rebuilt"))
         if way != "none":
             self.network = DistributedDataParallel(self.model, bucket_cap_mb=cell.number("cap"), gradient_as_bucket_view=way == "views", init_sync=backend != "fake")
             if backend == "fake":
-                self.network.register_comm_hook(self, left_as_it_is)
+                self.network.register_comm_hook(self.sent, left_as_it_is)
         self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
         reached("load")
 
@@ -167,9 +170,9 @@ class Accumulated:
         return self.reduced == "every" or index == self.MICRO_BATCHES - 1
 
     def run(self, probe):
-        before = self.training.sent
+        before = self.training.sent["bytes"]
         self.training.iterate(self.MICRO_BATCHES, self.reduces)
-        probe.figure("sent", "1", (self.training.sent - before) / self.training.gradient_bytes())
+        probe.figure("sent", "1", (self.training.sent["bytes"] - before) / self.training.gradient_bytes())
 
 
 class Together(Accumulated):

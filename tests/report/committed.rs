@@ -188,6 +188,22 @@ fn tables_have_no_rows_without_a_figure() {
     assert!(rows > 500, "{rows}");
 }
 
+/// A sentence of a document whose claim nobody has would say 'not known yet' for good.
+#[test]
+fn sentences_name_claims_that_experiments_make() {
+    let machines = record::results::folders(&committed().join("results")).unwrap();
+    let runs = machines.iter().flat_map(|machine| record::results::folders(machine).unwrap());
+    let made: Vec<String> = runs.map(|run| std::fs::read_to_string(run.join("run.json")).unwrap()).collect();
+    let sentences = include_str!("../../src/report/src/sentences.csv");
+    for line in sentences.lines().skip(1).chain(include_str!("../../src/report/src/others.csv").lines().skip(1)) {
+        let (_, claims) = line.rsplit_once(';').unwrap();
+        for claim in claims.split_whitespace().map(|claim| claim.trim_start_matches('!')) {
+            let ids = [claim.to_string(), format!("{claim}-as-written")].map(|id| format!("\"id\": \"{id}\""));
+            assert!(made.iter().any(|run| ids.iter().any(|id| run.contains(id))), "no experiment has the claim '{claim}': {line}");
+        }
+    }
+}
+
 /// The list of claims names each guide once, with its address where that is known.
 #[test]
 fn each_guide_is_named_once() {

@@ -3,6 +3,7 @@
 use super::findings::Findings;
 use super::markup::Markdown;
 use super::prose::{self, Against};
+use super::recorded::Recorded;
 use record::judge::{Judged, Verdict};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -88,10 +89,10 @@ fn row(findings: &Findings, line: &'static str) -> Option<Advice> {
             };
             for run in experiment.runs.iter().filter(|run| !run.is_own) {
                 for judged in run.judgements.iter().filter(|judged| judged.of.id == id && is_known(judged)) {
-                    keep(judged.verdict, &judged.of.text, standing(judged, Against::Claim, &run.machine));
+                    keep(judged.verdict, &judged.of.text, standing(judged, Against::Claim, run));
                 }
                 for judged in run.reproductions.iter().filter(|judged| judged.of.id == id && is_known(judged)) {
-                    keep(judged.verdict, &judged.of.figure, standing(judged, Against::Published, &run.machine));
+                    keep(judged.verdict, &judged.of.figure, standing(judged, Against::Published, run));
                 }
             }
             if let Some((text, _)) = standings.first() {
@@ -118,6 +119,7 @@ fn is_known<T>(judged: &Judged<T>) -> bool {
     judged.carries && judged.verdict != Verdict::NotMeasured
 }
 
-fn standing<T>(judged: &Judged<T>, against: Against, machine: &str) -> String {
-    format!("{}, {}", prose::standing(judged, against), prose::whose(judged.platform, machine))
+fn standing<T>(judged: &Judged<T>, against: Against, run: &Recorded) -> String {
+    let effect = prose::effect_of_all(&run.protocol, &judged.evidence);
+    format!("{}, {}: {effect}", prose::standing(judged, against), prose::whose(judged.platform, &run.machine))
 }
