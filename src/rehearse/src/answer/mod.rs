@@ -6,6 +6,7 @@ mod contents;
 mod ends;
 mod growth;
 mod host;
+mod in_use;
 mod meter;
 mod nccl;
 mod out_of_memory;

@@ -124,14 +124,10 @@ pub fn leftovers(
 }
 
 /// Names what autocast made of weights: a cast in the module of a parameter, of half its bytes, that outlives what made it. It keeps them until
-/// its region is left.
-pub fn name_autocast_copies(trace: &Trace, blocks: &mut [MemoryBlock]) {
-    let casts = |event: &Event| {
-        matches!(
-            trace.operators.get(&event.operator.into()).map(String::as_str),
-            Some("aten::to" | "aten::_to_copy" | "aten::copy_")
-        )
-    };
+/// its region is left, but for those that no backward pass wants. Whether there is any of either kind.
+pub fn name_autocast_copies(trace: &Trace, blocks: &mut [MemoryBlock]) -> bool {
+    // A cast allocates by itself: no kernel of the GPU has begun then.
+    let casts = |event: &Event| event.operator == 0;
     // By module, how many parameters of each size it has.
     let mut parameters: HashMap<(u16, &str, i64), usize> = HashMap::new();
     for block in blocks.iter().filter(|block| block.category == Category::Parameters) {
@@ -139,11 +135,16 @@ pub fn name_autocast_copies(trace: &Trace, blocks: &mut [MemoryBlock]) {
             *parameters.entry((block.device, module, block.bytes)).or_default() += 1;
         }
     }
-    for block in blocks.iter_mut().filter(|block| block.category == Category::Activations) {
+    let mut found = false;
+    for block in blocks.iter_mut().filter(|block| matches!(block.category, Category::Activations | Category::Temporaries)) {
         let made = &trace.events[block.made()];
         let Some(module) = trace.modules.get(&made.module).filter(|_| casts(made)) else { continue };
         if parameters.contains_key(&(block.device, module.as_str(), 2 * block.bytes)) {
-            block.category = Category::AutocastCopies;
+            found = true;
+            if block.category == Category::Activations {
+                block.category = Category::AutocastCopies;
+            }
         }
     }
+    found
 }

@@ -2,6 +2,7 @@
 
 use super::attention::{ExplicitAttention, explicit_attention};
 use super::growth::{Growth, growth};
+use super::in_use::in_use;
 use super::meter::{Meter, meters};
 use super::out_of_memory::{Caught, OutOfMemory, caught, failed_tries, is_told_of, ran_out};
 use super::passes::{Leftover, NeedlessGraphs, leftovers, name_autocast_copies, needless_graphs};
@@ -46,6 +47,9 @@ pub struct ProcessAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub explicit_attention: Option<ExplicitAttention>,
     pub exception: Option<Failure>,
+    /// Techniques of `--what-if` that the script has already.
+    #[serde(skip)]
+    pub in_use: Vec<&'static str>,
     /// The event of the peak, and the events of tries that were caught.
     #[serde(skip)]
     pub moment: usize,
@@ -79,16 +83,16 @@ pub struct Failure {
 /// What a process needs of each card that it used. Of one that used none its exception.
 pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer> {
     let mut blocks = blocks(&trace.events);
-    name_autocast_copies(trace, &mut blocks);
+    let casts_weights = name_autocast_copies(trace, &mut blocks);
     let mut devices: BTreeSet<u16> =
         trace.events.iter().filter(|e| matches!(e.kind, Kind::Alloc | Kind::OutOfMemory)).map(|e| e.device).collect();
     if devices.is_empty() && trace.exception.is_some() {
         devices.insert(0);
     }
-    devices.into_iter().map(|device| on_device(trace, &blocks, device, command_failed)).collect()
+    devices.into_iter().map(|device| on_device(trace, &blocks, casts_weights, device, command_failed)).collect()
 }
 
-fn on_device(trace: &Trace, blocks: &[MemoryBlock], device: u16, command_failed: bool) -> ProcessAnswer {
+fn on_device(trace: &Trace, blocks: &[MemoryBlock], casts_weights: bool, device: u16, command_failed: bool) -> ProcessAnswer {
     let events = trace.events.as_slice();
     let is_try = |(at, event): (usize, &Event)| is_told_of(event, device).then_some(at);
     let mut tries: Vec<usize> = events.iter().enumerate().filter_map(is_try).collect();
@@ -143,6 +147,7 @@ fn on_device(trace: &Trace, blocks: &[MemoryBlock], device: u16, command_failed:
         needless_graphs: needless_graphs(trace, blocks, device, moment),
         explicit_attention: explicit_attention(trace, blocks, device, moment),
         exception: trace.exception.as_ref().map(|exception| failure(trace, exception)),
+        in_use: in_use(trace, casts_weights, device),
         moment,
         left_out,
     }

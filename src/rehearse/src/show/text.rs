@@ -164,7 +164,8 @@ fn remedies(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
         writeln!(text, "\n  What to try against it (--what-if tries what applies to this script, and gives the lines)")?;
     }
     for (held, remedy) in rows {
-        let names = remedy.techniques.iter().take(ROWS - 1).copied().collect::<Vec<_>>().join(", ");
+        let others = remedy.techniques.iter().filter(|technique| !worst.in_use.contains(technique));
+        let names = others.take(ROWS - 1).copied().collect::<Vec<_>>().join(", ");
         writeln!(text, "    {:>10}  {:>5}  {}: {names}", bytes(held), share_of(held, worst.peak.bytes), remedy.fills)?;
     }
     Ok(())
