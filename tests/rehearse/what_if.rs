@@ -557,7 +557,9 @@ fn lines_use_the_names_of_the_script_and_a_technique_that_fails_says_so() {
             assert_eq!(answer[figure], row[figure], "{figure} with {name}");
         }
     }
-    for (name, line) in [("factored", "adam = torch.optim.Adafactor("), ("offload-optimizer", "\noffload_state(adam)")] {
+    for (name, line) in
+        [("factored", "adam = torch.optim.Adafactor(wrapped.parameters(), "), ("offload-optimizer", "\noffload_state(adam)")]
+    {
         let snippet = row(&rows, &[name])["snippet"].as_str().unwrap();
         assert!(snippet.contains(line) && !snippet.contains("optimizer ="), "{snippet}");
     }

@@ -37,15 +37,23 @@ class Technique:
         self.said = None
         # What the script calls the model.
         self.model = "model"
+        self.written = None
         self.name_optimizers()
+        self.at_first_forward(self.write_again)
         self.begin()
         self.end_where_nothing_comes_of_it()
 
     def applied(self, snippet, change=""):
+        self.written = snippet, change
         snippet = re.sub(r"\bmodel\b", self.model, snippet.strip("\n"))
         # In statements of the script's own level: not in a comment's words, nor in functions to paste.
         snippet = re.sub(r"(?m)^(?!def |\s).*", lambda line: _OPTIMIZER.sub(self.optimizer, line[0]), snippet)
         self._say(applied=True, change=change, snippet=snippet)
+
+    def write_again(self, _):
+        """What was switched on before the model ran, such as another optimizer, now that the script's name for the model is known."""
+        if self.written and self.said["applied"]:
+            self.applied(*self.written)
 
     def refused(self, reason):
         self._say(applied=False, reason=reason)
