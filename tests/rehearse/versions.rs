@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
@@ -47,6 +48,36 @@ fn environment(version: &str) -> Option<PathBuf> {
         return None;
     }
     Some(folder.join("bin/python"))
+}
+
+/// A torchvision that belongs to a PyTorch of today may come out weeks after it. By a uv that has no torchvision.
+#[test]
+fn a_companion_that_is_not_out_yet_is_done_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let (uv, asked) = (folder.path().join("uv"), folder.path().join("asked"));
+    let stub = format!(
+        r#"#!/bin/sh
+for last; do :; done
+if [ "$1" = venv ]; then exec "{}" -m venv --without-pip "$last"; fi
+echo "$last" >> "{}"
+case "$last" in torch==*) ;; *) echo "ERROR: no $last" >&2; exit 1 ;; esac
+about=$(echo "{}"/env/lib/python*/site-packages)/torch-2.99.0.dist-info
+mkdir -p "$about" && printf 'Name: torch\nVersion: 2.99.0\n' > "$about/METADATA"
+"#,
+        common::python().display(),
+        asked.display(),
+        folder.path().display()
+    );
+    fs::write(&uv, stub).unwrap();
+    fs::set_permissions(&uv, fs::Permissions::from_mode(0o755)).unwrap();
+    let made = Command::new(common::python())
+        .arg(root("src/rehearse/python/versions/environment.py"))
+        .arg(folder.path().join("env"))
+        .args(["--beside".into(), format!("--uv={}", uv.display()), "torch==2.99.0".into()])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", said(&made));
+    assert_eq!(fs::read_to_string(asked).unwrap(), "torch==2.99.0\ntorchvision==0.114.*,<=0.114.0\n");
 }
 
 /// A rehearsal that ends well: what it answers.

@@ -98,6 +98,8 @@ def missing(wanted, without):
     torch = next((Requirement(text) for text in wanted if text.startswith("torch==")), None)
     release = re.match(r"==2\.(\d+)\.(\d+)", str(torch.specifier)) if torch else None
     for name, version in COMPANIONS.items() if release else ():
+        if name in without:
+            continue
         there = distribution(name)
         needs = [Requirement(need) for need in there.requires or []] if there else []
         version = version.format(int(release[1]) + (15 if name == "torchvision" else 0), release[2])
@@ -148,7 +150,11 @@ def make(options):
         if not wanted:
             break
         if why := install(options, python, wanted):
-            sys.exit(why)
+            # One that is not out for this torch yet: the script that imports it says so by itself, others do without.
+            rest = [text for text in wanted if text.split("==")[0] not in COMPANIONS]
+            if len(rest) == len(wanted) or (rest and (why := install(options, python, rest))):
+                sys.exit(why)
+            options.without += [text.split("==")[0] for text in wanted if text not in rest]
         # In the same versions, if those are for this Python, too.
         if others and install(options, python, others.values()) and (why := install(options, python, others)):
             sys.exit(why)
