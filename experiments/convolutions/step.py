@@ -21,13 +21,13 @@ class Training:
         self.optimizer = torch.optim.SGD(self.model.parameters(), 1e-3, momentum=0.9)
 
     def run(self, probe):
-        # TF32 is cuDNN's default, and what the networks of others compute with.
-        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = self.tunes, True
         self.optimizer.zero_grad()
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.casts):
-            loss = presets.loss_of(self.model, self.batch)
-        loss.backward()
-        del loss
+        # TF32 is cuDNN's default, and what the networks of others compute with.
+        with torch.backends.cudnn.flags(benchmark=self.tunes, allow_tf32=True):
+            with torch.autocast(self.device, torch.bfloat16, enabled=self.casts):
+                loss = presets.loss_of(self.model, self.batch)
+            loss.backward()
+            del loss
         self.optimizer.step()
 
     def outcome(self):

@@ -109,9 +109,6 @@ class HostAdamW:
 
 class Training:
     def __init__(self, cell, bench):
-        if bench.device.type == "cpu":
-            # Of two, who computes which part of a product can change from process to process, and with it the last bit.
-            torch.set_num_threads(1)
         self.model, self.batch = presets.prepared(cell, bench.device)
         self.what, self.host = cell["offloaded"], None
         if self.what == "optimizer":
