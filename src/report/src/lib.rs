@@ -303,7 +303,9 @@ fn pictures_of(runs: &[Recorded], placed: Option<&[(String, String)]>) -> Result
         !matches!(plot.kind, PlotKind::Ranking { .. })
             && (plot.on_front || placed.is_none_or(|placed| placed.iter().any(|(name, _)| *name == plot.name)))
     };
-    for plot in runs[0].protocol.plots.iter().filter(is_drawn) {
+    // An old result may know fewer of them.
+    let plots = plots::grouped(runs.iter().flat_map(|run| &run.protocol.plots).map(|plot| (&plot.name, plot)));
+    for plot in plots.into_iter().map(|(_, alike)| alike[0]).filter(is_drawn) {
         let mut is_there = false;
         let title = placed.and_then(|placed| placed.iter().find(|(name, title)| *name == plot.name && !title.is_empty()));
         for run in first.iter().filter(|run| !run.is_own).chain(first.iter().filter(|run| run.is_own)) {
