@@ -25,7 +25,7 @@ DAY = {
     "events-training-512": 120, "reference-memory": 180, "smoke-pin_memory": 60, "smoke-agreement": 60, "smoke-amp": 60,
     "smoke-profiling": 60, "smoke-empty_cache": 60, "smoke-memory_model": 60, "smoke-ddp_buckets": 60, "smoke-free_tensors": 60,
     # What only a GPU can judge.
-    "pin_memory": 240, "backends": 180, "load_checkpoint": 120, "amp": 180,
+    "pin_memory": 240, "backends": 180, "load_checkpoint": 120, "amp": 180, "convolutions": 240,
     # What settles the assumed terms of a card.
     "memory_model": 300, "agreement": 300,
     # Times.
