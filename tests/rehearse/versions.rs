@@ -61,8 +61,9 @@ for last; do :; done
 if [ "$1" = venv ]; then exec "{}" -m venv --without-pip "$last"; fi
 echo "$last" >> "{}"
 case "$last" in torch==*) ;; *) echo "ERROR: no $last" >&2; exit 1 ;; esac
-about=$(echo "{}"/env/lib/python*/site-packages)/torch-2.99.0.dist-info
-mkdir -p "$about" && printf 'Name: torch\nVersion: 2.99.0\n' > "$about/METADATA"
+cd "{}"/env/lib/python*/site-packages && mkdir -p torch-2.99.0.dist-info torchvision-0.26.0.dist-info
+printf 'Name: torch\nVersion: 2.99.0\n' > torch-2.99.0.dist-info/METADATA
+printf 'Name: torchvision\nVersion: 0.26.0\nRequires-Dist: torch==2.11.0\n' > torchvision-0.26.0.dist-info/METADATA
 "#,
         common::python().display(),
         asked.display(),
