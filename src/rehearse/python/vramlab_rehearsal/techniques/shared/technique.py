@@ -37,7 +37,7 @@ class Technique:
         self.said = None
         # What the script calls the model.
         self.model = "model"
-        self.written = None
+        self.written = self.named = None
         self.name_optimizers()
         self.at_first_forward(self.write_again)
         self.begin()
@@ -50,10 +50,14 @@ class Technique:
         snippet = re.sub(r"(?m)^(?!def |\s).*", lambda line: _OPTIMIZER.sub(self.optimizer, line[0]), snippet)
         self._say(applied=True, change=change, snippet=snippet)
 
-    def write_again(self, _):
-        """What was switched on before the model ran, such as another optimizer, now that the script's name for the model is known."""
-        if self.written and self.said["applied"]:
-            self.applied(*self.written)
+    def write_again(self, root):
+        """What was switched on before the model ran, such as another optimizer, once the script's name for what it trains is known."""
+        if self.named is None and any(p.requires_grad for p in root.parameters()):
+            self.named = self.model
+            if self.written and self.said["applied"]:
+                self.applied(*self.written)
+        # Not that of a teacher or a critic that runs later.
+        self.model = self.named or "model"
 
     def refused(self, reason):
         self._say(applied=False, reason=reason)
