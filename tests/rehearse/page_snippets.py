@@ -63,6 +63,7 @@ def run(code, path):
         "torch": torch, "os": os, "DataLoader": DataLoader, "model": model, "optimizer": optimizer, "criterion": criterion, "x": x,
         "y": y, "accumulate": 4, "device": "cuda", "path": path, "block": model.blocks[0], "train_step": train_step, "dataset": TensorDataset(torch.randn(128, SIZE), torch.zeros(128)),
         "output": model(x), "total_loss": 0.0, "loader": [(x, y)], "sequences": [torch.arange(3), torch.arange(5)],
+        "images": torch.randn(8, 3, 16, 16, device="cuda"),
         **{name: torch.randn(1, 2, 8, 4) for name in "qkv"},
     }  # fmt: skip
     names["loss"] = criterion(names["output"], y)
