@@ -12,7 +12,6 @@ const KEPT: Metric = Metric::counted("kept", "memory after forward, relative to 
 
 levels! { Family as "model" "model": Mlp "", Gpt "", Resnet "" }
 number! { Width "features or channels" }
-number! { Batch "samples" }
 number! { Depth "blocks" }
 levels! { Mode "how the forward pass is run": Grad "recorded, as after eval() alone" => "recording for backward", NoGrad "under no_grad" => "no_grad", Inference "in inference mode" => "inference_mode" }
 

@@ -8,7 +8,6 @@ use harness::lab::*;
 use models::Model;
 use tch::nn::{OptimizerConfig, Sgd};
 
-number! { Batch "samples" }
 levels! {
     Name "what the one level is called": One "", Two "", Three "", Four "", Five "", Six "", Seven "", Eight "", Nine "", Ten ""
 }

@@ -8,7 +8,6 @@ use harness::lab::*;
 const TRAINED: Metric = Metric::counted("trained", "parameters that are trained", "1");
 const TRAINING: Metric = Metric::counted("training_bytes", "gradients and optimizer state", "B");
 
-number! { Batch "samples of a step" }
 levels! {
     Recompute "what is computed again in the backward pass": Nothing "", EveryBlock "every block of the model" => "checkpointing every block"
 }

@@ -20,7 +20,6 @@ const MATCHED_FORWARD: Metric = Metric::counted("matched_live_forward", "live af
 const MATCHED_BACKWARD: Metric = Metric::counted("matched_live_backward", "live after backward, less what is stated", "B").detail();
 const MATCHED_STEP: Metric = Metric::counted("matched_live_step", "live after the step, less what is stated", "B").detail();
 
-number! { Batch "samples" }
 levels! { Optimizer "optimizer, in a loop over the parameters on both sides": Sgd "", Adamw "" }
 levels! {
     Technique "what is done":

@@ -25,7 +25,6 @@ const ROUNDED: AllocConf = AllocConf("roundup_power2_divisions:8");
 const COLLECTED: AllocConf = AllocConf("garbage_collection_threshold:0.8");
 const CONFIGURATIONS: [AllocConf; 5] = [DEFAULT, EXPANDABLE, MAX_SPLIT, ROUNDED, COLLECTED];
 
-number! { Batch "samples" }
 number! { Steps "training steps, each with sequences of another length" }
 
 cell! { Run { model: ModelName, batch: Batch, steps: Steps, conf: AllocConf } }

@@ -22,7 +22,6 @@ const LOWEST: Metric = Metric::counted("lowest_scale", "lowest scale", "1");
 const LAST: Metric = Metric::counted("last_scale", "last scale", "1");
 const RUINED: Metric = Metric::counted("ruined", "parameters not finite", "1");
 
-number! { Batch "samples of a step" }
 levels! {
     Computed as "precision" "in what the forward pass computes":
     Fp32 "",

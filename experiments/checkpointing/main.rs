@@ -9,7 +9,6 @@ mod selective;
 
 use harness::lab::*;
 
-number! { Batch "samples" }
 number! { Depth "blocks" }
 levels! {
     Policy "what is checkpointed":

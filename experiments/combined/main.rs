@@ -19,7 +19,6 @@ levels! {
     SmallResnet as "resnet-9x16-gn" "",
     Resnet50 as "resnet50" "",
 }
-number! { Batch "samples of a step" }
 levels! { Optimizer "optimizer, with PyTorch's defaults": Sgd "", Adamw "" }
 levels! {
     With "what is done about memory":

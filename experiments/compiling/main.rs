@@ -17,7 +17,6 @@ const PREDICTED: Metric = Metric::counted("predicted", "time of a step", "s");
 const FILES: &[Platform] = &[Platform::Dry];
 
 name! { CardName as "card" "the card" }
-number! { Batch "samples of a step" }
 levels! {
     Way "how the model runs":
     Eager "one operator after the other" => "eager",

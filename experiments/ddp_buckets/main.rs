@@ -14,7 +14,6 @@ mod price;
 
 use harness::lab::*;
 
-number! { Batch "samples" }
 number! { Cap "largest bucket in MiB (bucket_cap_mb)" }
 levels! {
     Way as "ddp" "how gradients are reduced":

@@ -16,7 +16,6 @@ const REFUSED: Metric = Metric::counted("refused", "allocations failing", "1").s
 const CALLS: Metric = Metric::counted("calls", "calls", "1");
 const RESERVED: Metric = Metric::counted("reserved_peak", "peak reserved memory", "B");
 
-number! { Batch "samples" }
 number! { Steps "training steps, each with sequences of another length" }
 levels! {
     Neighbour "who else wants memory of the device":

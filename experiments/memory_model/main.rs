@@ -10,7 +10,6 @@ mod configurations;
 
 use harness::lab::*;
 
-number! { Batch "samples of a step" }
 levels! { Optimizer "optimizer, with PyTorch's defaults": Sgd "", Adam "", Adamw "" }
 
 harness::main!(protocol);

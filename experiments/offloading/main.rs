@@ -8,7 +8,6 @@ use harness::lab::*;
 const HOST: Metric = Metric::counted("host", "memory of the host", "B");
 const MOVED: Metric = Metric::counted("moved", "copied between host and GPU in a step", "B");
 
-number! { Batch "samples of a step" }
 levels! {
     Offloaded "what waits in the host's memory":
     Nothing "" => "everything on the GPU",
@@ -20,7 +19,7 @@ levels! {
 }
 
 cell! { Offloading { model: ModelName, batch: Batch, offloaded: Offloaded, by: By } }
-cell! { Trained { model: ModelName, batch: Batch, offloaded: Offloaded, threads: Threads, by: By } }
+cell! { Trained { model: ModelName, batch: Batch, offloaded: Offloaded, by: By } }
 
 harness::main!(protocol);
 
@@ -101,8 +100,7 @@ fn training() -> Grid<Trained> {
     use Offloaded::*;
     Grid::new("the same training", in_python)
         .compare::<Offloaded>()
-        // Of two threads, who computes which part of a product can change from process to process, and with it the last bit.
-        .always(Trained::cross("small-gpt", 2, Offloaded::ALL, "1", By::Pytorch))
+        .always(Trained::cross("small-gpt", 2, Offloaded::ALL, By::Pytorch))
         .passes(CHECK)
         .on(&[Platform::Cpu, Platform::Gpu])
         .check(|cell| match cell.offloaded {

@@ -28,7 +28,6 @@ const OWN_TIME: Metric = Metric::timed("self_time", "self time", "s");
 const ALLOCATED: Metric = Metric::counted("allocated", "allocated", "B");
 
 levels! { Bound "what limits the step": Launch "many small operations", Compute "large products" }
-number! { Batch "samples of a step" }
 levels! {
     Tool "tool":
     Nothing as "none" "no tool" => "no tool",

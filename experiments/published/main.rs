@@ -12,7 +12,6 @@ mod table;
 
 use harness::lab::*;
 
-number! { Batch "samples of a step" }
 number! { Vocabulary "tokens that there are" }
 number! { Width "features of a token" }
 number! { Tokens "tokens of a step" }

@@ -53,7 +53,6 @@ const fn curve(name: &'static str, label: &'static str) -> Metric {
     bytes(name, label).nondeterministic()
 }
 
-number! { Batch "samples of a step" }
 levels! { Optimizer "optimizer, with PyTorch's defaults": Sgd "", Momentum "SGD with momentum 0.9", Rmsprop "", Adam "", Adamw "" }
 levels! {
     ZeroGrad "what happens to the last iteration's gradients":

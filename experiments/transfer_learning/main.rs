@@ -10,7 +10,6 @@ const STATE: Metric = Metric::counted("state", "optimizer state", "B");
 /// Of all parameters, those that the optimizer moves.
 const SHARE: Metric = Metric::counted("trained_share", "share trained", "1").share();
 
-number! { Batch "samples" }
 levels! { Part "the part that is trained in any case": Head "the classifier", LastBlock "the last block and the classifier" }
 levels! {
     Rest "what is done with the rest of the model":

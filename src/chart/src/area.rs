@@ -228,8 +228,8 @@ impl AreaFrame {
             canvas.path(&[(edge(n), upper - PHASES), (edge(n), lower)], FAINT, 1, &[3, 3]);
         }
         if !course.points.is_empty() {
-            let told = format!("peak {} {}:", quantity(course.total(peak), "B"), course.place(peak));
-            canvas.text((start, line), &told, SMALL, INK, Anchor::Start);
+            let label = format!("peak {} {}:", quantity(course.total(peak), "B"), course.place(peak));
+            canvas.text((start, line), &label, SMALL, INK, Anchor::Start);
             canvas.text((start, line + LINE), &course.shares(peak, layers, self.width), SMALL, INK, Anchor::Start);
             let height = self.y.at(course.total(peak));
             canvas.path(&[(left, height), (right, height)], INK, 1, &[5, 3]);

@@ -86,7 +86,7 @@ pub fn gpus(options: &GpusOptions) -> Result<u8> {
 /// A card with the sources of its figures.
 fn tell(card: &Card) {
     println!("{} ({}), compute capability {}", card.name.unwrap_or_default(), card.title, capability(card));
-    println!("  memory     {}, as PyTorch is told: {}", Bytes(card.memory), card.memory_source);
+    println!("  memory     {}, as PyTorch reports it: {}", Bytes(card.memory), card.memory_source);
     let (usable, context) = (Bytes(card.memory - card.context), Bytes(card.context));
     println!("  usable     {usable} beside a CUDA context of {context} (assumed): {}", card.context_source);
     let (shared, l2) = (Bytes(card.shared_per_multiprocessor), Bytes(card.l2));
@@ -119,7 +119,7 @@ fn list(cards: &[Card]) {
         println!("{}", line.trim_end());
     }
     println!(
-        "\nMemory as PyTorch is told; usable beside a CUDA context, which is assumed; dense TFLOP/s; CC is the compute capability."
+        "\nMemory as PyTorch reports it; usable beside a CUDA context, which is assumed; dense TFLOP/s; CC is the compute capability."
     );
     println!(
         "Names are read as others write them: RTX4090, \"NVIDIA A100-SXM4-80GB\", 4090, g5.xlarge. `vramlab gpus NAME` has the sources."

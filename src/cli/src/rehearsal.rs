@@ -221,7 +221,7 @@ impl FromStr for Rank {
     }
 }
 
-/// What `--batch` says: a preset's batch, or how the user's command is told its batch.
+/// What `--batch` says: a preset's batch, or how the user's command is given its batch.
 #[derive(Debug, Clone)]
 enum BatchFlag {
     Samples(u64),
@@ -269,7 +269,7 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
 }
 
 impl RunFlags {
-    /// Once the flags are seen to be possible, the rehearsal of a command on a card; `quiet` where nobody is told how it goes.
+    /// Once the flags are seen to be possible, the rehearsal of a command on a card; `quiet` where no progress is printed.
     pub fn rehearsal(&self, command: &[OsString], card: Card, quiet: bool) -> Result<Rehearsal> {
         let steps = match self.steps.parse::<u32>() {
             Ok(steps) if steps > 0 => Some(steps),
@@ -341,7 +341,7 @@ impl RehearseOptions {
         Ok(rehearsal)
     }
 
-    /// The command: the user's, or a preset's; and how it is told its batch and its micro-batches.
+    /// The command: the user's, or a preset's; and how it is given its batch and its micro-batches.
     fn resolved(&self) -> Result<(Vec<OsString>, Option<BatchFlags>)> {
         match (&self.model, &self.batch) {
             (Some(model), Some(BatchFlag::Samples(samples))) => Ok((
@@ -351,7 +351,7 @@ impl RehearseOptions {
             (Some(model), _) => bail!("--model {model}: name the samples of a batch, as in --batch 8"),
             (None, Some(BatchFlag::Samples(samples))) => {
                 bail!(
-                    "--batch {samples} is for --model; of your own command it says how that is told its batch, as in '--batch-size {{}}'"
+                    "--batch {samples} is for --model; of your own command it says how that is given its batch, as in '--batch-size {{}}'"
                 )
             }
             (None, Some(BatchFlag::Template(batch))) => {
@@ -379,7 +379,7 @@ pub fn cards(names: &[String]) -> Result<Vec<Card>> {
     }
 }
 
-/// Where a rehearsal's progress is told.
+/// Where a rehearsal's progress is printed.
 pub fn progress(quiet: bool) -> fn(&str) {
     if quiet { |_| {} } else { |what| eprintln!("vramlab: {what}") }
 }

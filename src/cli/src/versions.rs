@@ -233,7 +233,7 @@ pub fn bisect(options: &BisectOptions) -> Result<u8> {
         let (Some(first), Some(last)) = (releases.first(), releases.last()) else { bail!("there are no releases between them") };
         let mut peaks = Peaks::new((&first.to_string(), &last.to_string()), threshold, progress, rehearse)?;
         let found = peaks.of_releases(&releases)?;
-        return told(rehearsing, &place, &found, &peaks, &found.first_bad, &again(&found));
+        return report_first_bad(rehearsing, &place, &found, &peaks, &found.first_bad, &again(&found));
     };
     let worktree = Worktree::new(clone, bad)?;
     let (good, bad) = (worktree.commit(good)?, worktree.commit(bad)?);
@@ -250,10 +250,17 @@ pub fn bisect(options: &BisectOptions) -> Result<u8> {
     let mut peaks = Peaks::new((&good, &bad), threshold, progress, rehearse)?;
     let found = peaks.of_commits(&worktree, &good, &bad)?;
     let again = format!("git -C {} show {}", clone.display(), found.first_bad);
-    told(rehearsing, &place, &found, &peaks, &worktree.subject(&found.first_bad), &again)
+    report_first_bad(rehearsing, &place, &found, &peaks, &worktree.subject(&found.first_bad), &again)
 }
 
-fn told(rehearsing: &Rehearsing, place: &Place, found: &FirstBad, peaks: &Peaks, title: &str, again: &str) -> Result<u8> {
+fn report_first_bad(
+    rehearsing: &Rehearsing,
+    place: &Place,
+    found: &FirstBad,
+    peaks: &Peaks,
+    title: &str,
+    again: &str,
+) -> Result<u8> {
     let of = |name: &str| peaks.answers.get(name).with_context(|| format!("{name} was not rehearsed"));
     let (before, after): (&Earlier, &Earlier) = (of(&found.last_good)?, of(&found.first_bad)?);
     let difference = before.difference(after)?;

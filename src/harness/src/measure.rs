@@ -76,7 +76,7 @@ impl Step {
         Step { start, ..self }
     }
 
-    /// What [`Step::start`] was told.
+    /// What [`Step::start`] was given.
     pub fn begins_with(&self) -> &[(String, Tensor)] {
         &self.start
     }
@@ -219,7 +219,7 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// Gives something to compare with the baseline's, under the metric that its relative error is told as; the relation is about the first.
+    /// Gives something to compare with the baseline's, under the metric that its relative error is recorded as; the relation is about the first.
     /// `tensors` is run only where it is compared.
     pub fn compare(&mut self, error: Metric, tensors: impl FnOnce() -> Result<Vec<Tensor>>) -> Result<()> {
         if let Some(compared) = &mut self.compared {

@@ -70,7 +70,7 @@ impl Libtorch {
     /// # Errors
     /// What it holds in place of the version that is wanted.
     pub fn find(folder: &Path) -> Result<Libtorch, String> {
-        let version = torch_version(folder).unwrap_or_else(|| "no version that can be told".to_string());
+        let version = torch_version(folder).unwrap_or_else(|| "no known version".to_string());
         match version.split('+').next() == Some(TORCH_VERSION) {
             true => Ok(Libtorch { folder: folder.to_path_buf(), version }),
             false => Err(version),

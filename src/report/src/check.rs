@@ -12,7 +12,7 @@ use std::path::Path;
 /// Longer text than any that a run writes.
 const LONGEST: usize = 1 << 16;
 
-/// More of what a machine's results lack is not told.
+/// More of what a machine's results lack is not listed.
 const MOST_MISSING: usize = 10;
 
 /// What is wrong with a machine's results, `results/MACHINE`; nothing where they can be contributed.

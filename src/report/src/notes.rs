@@ -94,8 +94,8 @@ fn obstacles(recorded: &Recorded, cells: &[PlainCell]) -> Vec<String> {
     for cell in cells {
         for pass in [Pass::Check, Pass::Memory, Pass::Time] {
             // What cannot be measured here is no trouble, and said once, among what needs a GPU.
-            let told = |(status, _): &(Status, &str)| !matches!(status, Status::Ok | Status::Skipped);
-            if let Some((status, reason)) = recorded.outcome(cell, pass).filter(told) {
+            let is_failure = |(status, _): &(Status, &str)| !matches!(status, Status::Ok | Status::Skipped);
+            if let Some((status, reason)) = recorded.outcome(cell, pass).filter(is_failure) {
                 groups.entry((pass, status, reason)).or_default().push(cell);
             }
         }

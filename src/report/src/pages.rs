@@ -110,14 +110,14 @@ pub fn page(findings: &ExperimentFindings, mut words: PageWords, pictures: Vec<(
 
 /// `Accumulate 4 micro-batches: peak memory −56 % to −75 % (simulated GPU: gpt-12x768, ...); time 0 % to +8 % (CPU: ...)`.
 fn headlines(findings: &ExperimentFindings, is_unedited: bool) -> Vec<String> {
-    let told = |effect: &Effect| {
+    let sentence = |effect: &Effect| {
         format!("{} {} ({}: {}{})", effect.label, effect.change(), effect.device, effect.rests_on, effect.progress())
     };
     let lines = |is_own: bool| {
         let whose = if is_own { "Yours: " } else { "" };
         findings.effects.iter().filter_map(move |found| {
             let effects = found.memory.iter().chain(&found.time).filter(|effect| effect.is_own == is_own);
-            let said: Vec<String> = effects.map(told).collect();
+            let said: Vec<String> = effects.map(sentence).collect();
             (!said.is_empty()).then(|| format!("{whose}{}: {}.", found.shown.label, said.join("; ")))
         })
     };

@@ -185,7 +185,7 @@ fn once(parts: impl Iterator<Item = String>) -> String {
     said.join("; ")
 }
 
-/// Parts about the same figure are told apart by the levels that their selections do not share.
+/// Parts about the same figure are distinguished by the levels that their selections do not share.
 fn own_levels(protocol: &PlainProtocol, evidence: &[Evidence], part: &Evidence) -> String {
     let subject = |part: &Evidence| part.rule.subject(&protocol.metrics);
     let alike = evidence.iter().filter(|other| !other.comparisons.is_empty() && subject(other) == subject(part));

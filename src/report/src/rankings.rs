@@ -33,11 +33,11 @@ fn ranking(
     (rows, part, columns, most): (&[&str], &str, &[Metric], usize),
 ) -> Option<Ranking> {
     let of_cell = recorded.passes.iter().filter(|record| record.cell == *cell).flat_map(|record| &record.samples);
-    let told: BTreeSet<&str> = of_cell.map(|sample| sample.metric.as_str()).collect();
+    let metrics: BTreeSet<&str> = of_cell.map(|sample| sample.metric.as_str()).collect();
     let names: BTreeSet<&str> =
-        told.iter().filter_map(|name| columns.iter().find_map(|column| name.strip_prefix(column.name))).collect();
+        metrics.iter().filter_map(|name| columns.iter().find_map(|column| name.strip_prefix(column.name))).collect();
     // Times are lacking where nothing was timed, for one.
-    let has_figures = |column: &&Metric| told.iter().any(|name| name.starts_with(column.name));
+    let has_figures = |column: &&Metric| metrics.iter().any(|name| name.starts_with(column.name));
     let first = columns.first().filter(has_figures)?;
     let columns: Vec<&Metric> = columns.iter().filter(has_figures).collect();
     let value = |name: &str, column: &Metric| recorded.samples.value(cell, &format!("{}{name}", column.name));

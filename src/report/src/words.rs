@@ -72,7 +72,7 @@ impl PageWords {
         let mut is_answer = true;
         for block in page.blocks {
             is_answer &= !matches!(block, PageBlock::Heading(_));
-            let Some(block) = told(&block, runs, ladder) else {
+            let Some(block) = words_of(&block, runs, ladder) else {
                 words.left_out += 1;
                 continue;
             };
@@ -102,7 +102,7 @@ impl PageWords {
 }
 
 /// A block with its figures; none where they are not there.
-fn told(block: &PageBlock, runs: &[Recorded], ladder: Option<&Ladder>) -> Option<WordsBlock> {
+fn words_of(block: &PageBlock, runs: &[Recorded], ladder: Option<&Ladder>) -> Option<WordsBlock> {
     let of = |kind: &'static str, text: &str| WordsBlock { kind, text: text.to_string(), ..WordsBlock::default() };
     Some(match block {
         PageBlock::Heading(title) => of("heading", title),

@@ -1,5 +1,5 @@
 // cuDNN in a dry process, beside runtime.cpp. Since its version 9.8 it chooses algorithms and says what workspace they take without a GPU,
-// where it is told a device's properties in the place of a handle. So PyTorch's own convolutions ask the real cuDNN as ever; what they say of
+// where it is given a device's properties in the place of a handle. So PyTorch's own convolutions ask the real cuDNN as ever; what they say of
 // the handle is replaced by the card's properties here, and nothing is executed. Numbers are those of cudnn_graph.h.
 #include "answers.h"
 #include "card.h"

@@ -160,7 +160,7 @@ Process* row() {
   return own;
 }
 
-// What is in use of a card for this process, told share by share: of others what they have, or had when they were stopped.
+// What is in use of a card for this process, share by share: of others what they have, or had when they were stopped.
 template <typename Call>
 uint64_t each_share(int card, Call call) {
   Board& all = board();

@@ -43,7 +43,7 @@ Function* real(const char* name) {
   return library ? reinterpret_cast<Function*>(dlsym(library, name)) : nullptr;
 }
 
-// What cudnnSetRNNDescriptor_v8 was told.
+// Arguments of cudnnSetRNNDescriptor_v8.
 struct Network {
   int algorithm, cell, bias, directions, input_mode, type, precision, math;
   int32_t input, hidden, projection, layers;
@@ -85,7 +85,7 @@ struct Network {
   int64_t weights() const { return before(pseudo_layers()) + pseudo_layers() * biases(); }
 };
 
-// What cudnnSetRNNDataDescriptor was told.
+// Arguments of cudnnSetRNNDataDescriptor.
 struct Sequences {
   int type, layout, longest, batch, vector;
   // Vectors of all sequences, those between them where they are padded.

@@ -383,9 +383,9 @@ void zero(char* to, size_t bytes) {
   char* at = first;
   while (static_cast<size_t>(end - at) >= kPage) {
     const size_t chunk = (static_cast<size_t>(end - at) < kChunk ? static_cast<size_t>(end - at) : kChunk) / kPage * kPage;
-    const bool is_told = mincore(at, chunk, is_touched.data()) == 0;
+    const bool is_known = mincore(at, chunk, is_touched.data()) == 0;
     for (size_t page = 0; page < chunk / kPage; page++) {
-      if (!is_told || is_touched[page] & 1) std::memset(at + page * kPage, 0, kPage);
+      if (!is_known || is_touched[page] & 1) std::memset(at + page * kPage, 0, kPage);
     }
     at += chunk;
   }
@@ -858,7 +858,7 @@ cudaError_t __cudaPopCallConfiguration(Shape* grid, Shape* block, size_t* shared
   return cudaSuccess;
 }
 // The first argument is the function of the host that stands for the kernel. Its parameters matter where it is not PyTorch's: nobody else says
-// where it writes. How many there are is not told; nvcc's launching code has them, and the array of their addresses, on the stack, where each
+// where it writes. How many there are is not passed; nvcc's launching code has them, and the array of their addresses, on the stack, where each
 // begins with an address of the card if it is a pointer or an accessor.
 cudaError_t cudaLaunchKernel(const void* function, Shape, Shape, void** parameters) {
   launch();

@@ -155,7 +155,7 @@ int refused(int error) {
   return -1;
 }
 
-// An error of a call that wrote; that the disk is full is told in the answer.
+// An error of a call that wrote; that the disk is full is said in the answer.
 template <typename Result>
 Result written(Result result) {
   if (result < 0 && table && (errno == ENOSPC || errno == EDQUOT)) table->no_space = 1;

@@ -5,7 +5,7 @@
 //! block, of a block that asks for more and of a multiprocessor, L2 cache, and what a process's CUDA context takes: as others recorded it, of
 //! an idle process where there is such a record. Kernels, which are loaded when they are first used, added up to 90 MiB where both are known.
 //! Then how fast it is by NVIDIA's specification: bandwidth of its memory in GB/s, dense TFLOP/s in fp32, TF32 and half precision, bandwidth to
-//! the host in GB/s in one direction; who told the memory; and what clouds call it, a star for any end or middle of a name.
+//! the host in GB/s in one direction; the source of the memory; and what clouds call it, a star for any end or middle of a name.
 
 use base::units::Bytes;
 use serde::{Serialize, Serializer};
@@ -62,7 +62,7 @@ pub struct Card {
     pub context_source: &'static str,
     /// None of a size alone.
     pub speed: Option<Speed>,
-    /// Who told the figures of its speed, and its memory.
+    /// The source of its speeds, and of its memory.
     pub speed_source: &'static str,
     pub memory_source: &'static str,
     /// What clouds call it or a machine with it, by spaces.
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_card_is_told_which_there_are() {
+    fn an_error_for_an_unknown_card_names_those_there_are() {
         for text in ["rtx-9999", "", "lots", "-1", "4444", "24 parsecs"] {
             let error = text.parse::<Card>().unwrap_err();
             assert!(error.contains("`vramlab gpus` lists") && error.contains("24GiB"), "{error}");

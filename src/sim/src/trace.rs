@@ -305,8 +305,8 @@ fn own_end(events: &[Event], end: usize) -> usize {
             Kind::FreeRequested => *now = now.saturating_sub(live.remove(&event.address).unwrap_or(0)),
             _ => {}
         }
-        let is_told = event.kind == Kind::OutOfMemory && event.rounded == 0;
-        if at >= end && (now > most || is_told) {
+        let is_out_of_memory = event.kind == Kind::OutOfMemory && event.rounded == 0;
+        if at >= end && (now > most || is_out_of_memory) {
             last = at + 1;
         }
         *most = (*most).max(*now);

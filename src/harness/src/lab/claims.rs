@@ -200,7 +200,7 @@ impl<C: Cell> Rule<C> {
         Rule { scope: Some(Scope { part: part.name.into(), whole: whole.name.into(), at_least }), ..self }
     }
 
-    /// The number along which a growth or a trend is told.
+    /// The number along which a growth or a trend is stated.
     pub fn along<L: Level>(self) -> Self
     where
         C: Has<L>,

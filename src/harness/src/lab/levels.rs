@@ -300,6 +300,8 @@ name! {
     ModelName as "model" "model"
 }
 
+number! { Batch "samples of a step" }
+
 levels! {
     /// What an operation computes in. The highest rate in fp32 is what a machine's other figures are put against.
     Dtype "type of the numbers": Fp32 "", Bf16 "", Fp16 ""

@@ -25,7 +25,9 @@ pub use claims::{
     within,
 };
 pub use grid::{CHECK, COUNT, Choose, Chosen, Grid, Passes, ROUNDS, differs, equal, missing, raises, scaled};
-pub use levels::{AllocConf, By, Cell, DeviceMemory, Dtype, FactorText, Has, Level, Many, ModelName, Precision, Threads, spelling};
+pub use levels::{
+    AllocConf, Batch, By, Cell, DeviceMemory, Dtype, FactorText, Has, Level, Many, ModelName, Precision, Threads, spelling,
+};
 pub use metrics::{GRADIENT_ERROR, LOSS_ERROR, OUTPUT_ERROR, PARAMETER_ERROR, RAISED, RESULT_ERROR, UPDATE_ERROR};
 pub use plots::{Plot, amounts, area, bars, lines, ranking};
 pub use protocol::{Protocol, Shown};

@@ -17,9 +17,10 @@ use torch::dry::{self, Dry};
 /// Where a test's cells are set up.
 const BENCH: Bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
 
-/// The random state and the meter are the process's, so what tests run takes turns.
+/// The random state and the meter are the process's, so what tests run takes turns; it computes with one thread, as a check does.
 pub fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
+    tch::set_num_threads(1);
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -121,6 +122,7 @@ const PRELUDE: &str = r#"
 import sys
 sys.path.insert(0, "experiments/python")
 import lab, meter, torch
+torch.set_num_threads(1)
 
 def memory(experiment, cell):
     meter.open_library(sys.argv[1])

@@ -1,4 +1,4 @@
-//! A child process: one pass over one cell, told to the parent line by line.
+//! A child process: one pass over one cell, sent to the parent line by line.
 
 use super::shared_tensors;
 use super::spec::{ChildMessage, Spec};

@@ -52,7 +52,7 @@ pub struct Apart {
 
 impl Apart {
     /// Counted memory is deterministic, and what is apart an error of the lab or of the technique. But on a real GPU threads of the driver
-    /// and of autograd decide when a block is free again: there a hundredth is only told.
+    /// and of autograd decide when a block is free again: there a hundredth is only reported.
     pub fn status(&self, choice: DeviceChoice) -> Status {
         const TOLD: f64 = 0.01;
         if matches!(choice, DeviceChoice::Cuda(_)) && self.share <= TOLD { Status::Ok } else { Status::Invalid }
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(difference(counted(100.0, 9.0)), None);
         let apart = |peak| difference(counted(peak, 5.0)).unwrap();
         assert!(apart(104.0).reason.contains("requested_peak was 100 and then 104"), "{:?}", apart(104.0));
-        // A real GPU's is only told where it is small; a simulated one has no threads of its own.
+        // A real GPU's is only reported where it is small; a simulated one has no threads of its own.
         let [gpu, dry] = [DeviceChoice::Cuda(0), DeviceChoice::dry()];
         assert_eq!(
             [apart(104.0).status(gpu), apart(100.5).status(gpu), apart(100.5).status(dry)],

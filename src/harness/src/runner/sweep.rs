@@ -384,7 +384,7 @@ impl<'a> Sweep<'a> {
             }
             return Ok(None);
         }
-        let threads = self.threads(cell)?;
+        let threads = self.threads(cell, pass)?;
         let times_more = || protocol.metrics.iter().any(|metric| metric.pass == Pass::Time && metric.name != TIME.name);
         Ok(Some(Spec {
             cell: cell.clone(),
@@ -406,12 +406,14 @@ impl<'a> Sweep<'a> {
         }))
     }
 
-    /// The threads that the cell asks for, or else the user.
-    fn threads(&self, cell: &PlainCell) -> Result<u32> {
+    /// The threads that the cell asks for, or else the user. A check has one: of two, who computes which part of a product can change from process to
+    /// process, and with it the last bit.
+    fn threads(&self, cell: &PlainCell, pass: Pass) -> Result<u32> {
         match cell.threads() {
             Some(level) => {
                 level.parse().ok().filter(|n| *n > 0).with_context(|| format!("'{level}' is no number of threads, and not 'all'"))
             }
+            None if pass == Pass::Check => Ok(1),
             None => Ok(self.setting.options.threads()),
         }
     }

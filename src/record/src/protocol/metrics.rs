@@ -161,7 +161,7 @@ pub const GRADIENTS: Metric = Metric::counted("gradients", "gradients", "B");
 pub const TIME: Metric = Metric::timed("time", "time per step", "s");
 /// Floating-point operations a second of one operation. The highest in fp32 on a machine is what its other figures are put against.
 pub const COMPUTED: Metric = Metric::timed("computed", "rate", "FLOP/s");
-/// The least fp32 operations of one work item, where they can be told, else 0: beside each time.
+/// The least fp32 operations of one work item, where they are known, else 0: beside each time.
 pub const LEAST_FLOPS: Metric = Metric::timed("least_flops", "operations, at least", "1");
 /// Bytes a second over the link between host and device.
 pub const BANDWIDTH: Metric = Metric::timed("bandwidth", "bandwidth", "B/s");

@@ -64,7 +64,7 @@ pub struct PlainLevel {
     pub label: String,
 }
 
-/// What a reader is told of an experiment's subject beside its figures.
+/// What a reader learns of an experiment's subject beside its figures.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Subject {
     pub kind: SubjectKind,
@@ -198,7 +198,7 @@ pub enum PlotKind {
     Ranking { rows: Vec<String>, part: String, columns: Vec<Metric>, most: usize },
     /// Bytes stacked by what they are for, through the phases of a step: a panel for each cell, named by the `panels` factors (with
     /// several, the levels of the first share a row and its scale). The layers, the lowest first, are details of the samples: curves
-    /// that are told at the points where they change. The metric `boundary` tells at which point each of the `phases` begins, and
+    /// that are recorded at the points where they change. The metric `boundary` tells at which point each of the `phases` begins, and
     /// after the last where it ends.
     Area { panels: Vec<String>, layers: Vec<Metric>, boundary: String, phases: Vec<String> },
 }
@@ -296,7 +296,7 @@ impl PlainProtocol {
         found
     }
 
-    /// What cannot be measured or told as it is planned.
+    /// What cannot be measured or stated as it is planned.
     fn unmeasurable(&self) -> Vec<String> {
         let mut found = Vec::new();
         // On a GPU a pass takes seconds; it is on a CPU that people wait.

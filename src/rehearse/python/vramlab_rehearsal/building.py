@@ -72,7 +72,7 @@ def _compile(torch, version, abi, path):
             f"vramlab has no library for PyTorch {version}, {f'but for {others}, ' if others else ''}and there is no C++ compiler to make one. "
             "Install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++)"
         )
-    # Told by the program: what a rehearsal in silence says is heard by nobody.
+    # Said by the program: what a rehearsal in silence says is heard by nobody.
     with open(os.path.join(SESSION, "compiling"), "w") as file:
         file.write(version)
     root = os.path.dirname(os.path.abspath(torch.__file__))

@@ -1,7 +1,7 @@
 """torch.compile under rehearsal: Dynamo, AOTAutograd and Inductor run as they are; the kernels that Inductor writes are neither compiled nor launched.
 
 What a compiled graph allocates stands in the Python code that Inductor writes around its kernels, and that code runs. So its bytes are those of a
-GPU as long as Inductor chooses the same; where it would time alternatives on the GPU, a choice is made for it and told.
+GPU as long as Inductor chooses the same; where it would time alternatives on the GPU, a choice is made for it and noted.
 """
 
 import functools
@@ -118,8 +118,8 @@ def _dynamo(dynamo):
                 raise
             code = self.root_tx.f_code
             why = f"{type(inner).__name__}: {(str(inner).strip().splitlines() or [''])[0]}"
-            for told in when_it_fails:
-                told(why)
+            for failed in when_it_fails:
+                failed(why)
             note(
                 note=f"torch.compile: {code.co_filename}:{code.co_firstlineno} ({code.co_name}) was not compiled but ran eagerly, "
                 f"because Inductor failed here: {why}"

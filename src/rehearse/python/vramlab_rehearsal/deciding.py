@@ -154,13 +154,13 @@ def decide(reads):
                 return is_deciding
         return False
 
-    told = []
+    found = []
     for places in reads:
         try:
-            told.append(decides(places))
+            found.append(decides(places))
         except (OSError, SyntaxError, ValueError, RecursionError):
-            told.append(True)
-    return told
+            found.append(True)
+    return found
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def _open(torch, follow):
 
 @guarded("whether this PyTorch has code for the card")
 def _choose_code(torch):
-    """Which of the code that this PyTorch is built for the card takes; where none, that it would not run there is told."""
+    """Which of the code that this PyTorch is built for the card takes; where none, that it would not run there is noted."""
     card = 10 * torch.cuda.get_device_capability(0)[0] + torch.cuda.get_device_capability(0)[1]
     # sm_90a is machine code of that card alone, compute_90 is compiled by the driver for whatever is newer.
     built = [(kind, int(number), only) for kind, number, only in re.findall(r"(sm|compute)_(\d+)([a-z]*)", " ".join(torch.cuda.get_arch_list()))]
@@ -111,7 +111,7 @@ def checked(opened, message):
 def tell_of_third_party(failed):
     """Libraries that bring kernels, or a whole CUDA runtime, of their own."""
 
-    def told(library, function):
+    def ask(library, function):
         if library not in simulated:
             return []
         listing = getattr(simulated[library], function)
@@ -131,9 +131,9 @@ def tell_of_third_party(failed):
         notes.note(note="elapsed_time of CUDA events is predicted here, as this answer's times are: what the script made of it, such as TFLOP/s, was not measured")
     if counted("vramlab_dry_untimed"):
         notes.note(note="elapsed_time of CUDA events was 0.01 ms here, since nothing predicts it (a size has no speed: name a card): what the script makes of it says nothing")
-    for name in told("libnvidia-ml.so.1", "vramlab_runtime_third_party"):
+    for name in ask("libnvidia-ml.so.1", "vramlab_runtime_third_party"):
         notes.note(note=f"{name} has CUDA kernels of its own: they were not launched; what it allocates through PyTorch is counted")
-    for name in told("libcuda.so.1", "vramlab_driver_third_party") if failed else ():
+    for name in ask("libcuda.so.1", "vramlab_driver_third_party") if failed else ():
         notes.note(
             note=f"{name} brings a CUDA runtime of its own, linked into it, which a rehearsal cannot stand in for: rehearse the script without it"
         )
@@ -162,7 +162,7 @@ def lose(arguments):
 
 
 def refused(what):
-    """The simulated GPU cannot run something that is no operator: where the script goes on without, that is told."""
+    """The simulated GPU cannot run something that is no operator: where the script goes on without, that is noted."""
     if library is not None:
         library.vl_refused(what.encode())
 
@@ -194,16 +194,16 @@ def tell_graphs(torch, replayed):
         library.vl_replay_graph(number)
         replayed()
 
-    def told(name, tell):
+    def announce(name, tell):
         @instead(name, torch.cuda.CUDAGraph)
         def method(self, *arguments, **more):
             if library is not None:
                 tell(id(self))
             return method.__wrapped__(self, *arguments, **more)
 
-    told("capture_begin", begin)
-    told("capture_end", lambda _: library.vl_end_graph())
-    told("replay", replay)
+    announce("capture_begin", begin)
+    announce("capture_end", lambda _: library.vl_end_graph())
+    announce("replay", replay)
 
 
 @guarded("compiled kernels")

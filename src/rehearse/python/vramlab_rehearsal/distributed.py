@@ -194,7 +194,7 @@ def _alone_in_all_groups(distributed):
         return source == distributed.get_rank() or (group_source is not None and group_source == distributed.get_rank(group))
 
     def is_ours(group):
-        # Who is no member is told so by PyTorch.
+        # PyTorch says so to who is no member.
         return group is not distributed.GroupMember.NON_GROUP_MEMBER and c10d.get_backend.__wrapped__(group) == BACKEND
 
     def ranks_of(group):
@@ -354,7 +354,7 @@ def _register(torch):
         def group_name(self):
             return self.pg_name
 
-        def _told(self, tensor, sources):
+        def _values_of(self, tensor, sources):
             """What ranks of this group, all of whom are there, have in a tensor of whole numbers; a rank that knows no values is left out."""
             self._communicates(tensor)
             if _others is None or self._size == 1 or tensor.dtype not in whole:
@@ -372,10 +372,10 @@ def _register(torch):
 
         def allreduce(self, tensors, options=None, *_):
             for tensor in tensors:
-                told = self._told(tensor, range(self._size))
+                values = self._values_of(tensor, range(self._size))
                 reduce = next((reduce for kind, reduce in reductions if options is None or options.reduceOp == kind), None)
-                if reduce and len(told) == self._size:
-                    tensor.copy_(reduce(torch.stack(list(told.values())).to(torch.int64), 0))
+                if reduce and len(values) == self._size:
+                    tensor.copy_(reduce(torch.stack(list(values.values())).to(torch.int64), 0))
             return done(tensors)
 
         # Whose result is nobody's may have it, too.
@@ -383,7 +383,7 @@ def _register(torch):
 
         def broadcast(self, tensors, options, *_):
             for tensor in tensors:
-                for values in self._told(tensor, [options.rootRank]).values():
+                for values in self._values_of(tensor, [options.rootRank]).values():
                     tensor.copy_(values)
             return done(tensors)
 
@@ -417,9 +417,9 @@ def _register(torch):
         def allgather(self, outputs, inputs, *_):
             for each, given in zip(outputs, inputs):
                 buffer = self._buffer(each)
-                told = self._told(given, range(self._size))
+                values = self._values_of(given, range(self._size))
                 for rank, output in enumerate(each):
-                    output.copy_(told.get(rank, given))
+                    output.copy_(values.get(rank, given))
                 del buffer
             return done(outputs)
 
@@ -434,7 +434,7 @@ def _register(torch):
         def _allgather_base(self, output, given, *_):
             parts = output.view(self._size, -1)
             parts.copy_(given.reshape(1, -1).expand(self._size, -1))
-            for rank, values in self._told(given, range(self._size)).items():
+            for rank, values in self._values_of(given, range(self._size)).items():
                 parts[rank].copy_(values.reshape(-1))
             return done([output])
 

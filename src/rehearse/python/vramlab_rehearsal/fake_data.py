@@ -1,7 +1,7 @@
 """`--fake-data`: rows for data sets that are not there, of the shapes that their descriptions say or the user has typed.
 
 Those of `datasets.load_dataset`, and those of torchvision that give an image and its class. Values are of no meaning; texts and sequences of
-free length are long, so that what truncates them truncates, and what does not is seen at a length that is told.
+free length are long, so that what truncates them truncates, and what does not is seen at a length that is noted.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """What stands between our functions and the script: nothing of ours raises into it.
 
-What fails is left out, and told with the reason. What a script must see passes: the end of a rehearsal, Ctrl-C, and what its own handlers of
+What fails is left out, and noted with the reason. What a script must see passes: the end of a rehearsal, Ctrl-C, and what its own handlers of
 signals raise, which can be while one of our functions runs.
 """
 
@@ -17,7 +17,7 @@ _times = {}
 
 
 def guarded(what):
-    """Decorates a function of ours that is called from the script's own calls. `what` is told as left out where it fails, and it gives None."""
+    """Decorates a function of ours that is called from the script's own calls. `what` is noted as left out where it fails, and it gives None."""
 
     def around(function):
         if _fails and (_fails in ("always", "at first") or what in _fails.split("|")):
@@ -53,7 +53,7 @@ def instead(name, *owners):
 
 def left_out(what, error):
     _times[what] = times = _times.get(what, 0) + 1
-    # A power of two: what fails at each call is told a few times.
+    # A power of two: what fails at each call is noted a few times.
     if times & (times - 1) == 0:
         try:
             why = " ".join(str(error).split())[:300]

@@ -42,15 +42,15 @@ def measured():
         pinned = of_all()
     # Linux counts it in KiB.
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-    return {"resident": resident, "file": _told("status", "RssFile"), "untouched": _most, "pinned": pinned}
+    return {"resident": resident, "file": _kernel_count("status", "RssFile"), "untouched": _most, "pinned": pinned}
 
 
 def private():
     """What this process has alone: of a forked one without what its parent has, too."""
-    return _told("smaps_rollup", "Private_")
+    return _kernel_count("smaps_rollup", "Private_")
 
 
-def _told(name, beginning):
+def _kernel_count(name, beginning):
     """Bytes that the lines of a file of this process add up to; 0 where it tells none."""
     try:
         with open(f"/proc/self/{name}") as file:

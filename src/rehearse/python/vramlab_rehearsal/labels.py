@@ -21,7 +21,7 @@ _roots = weakref.WeakSet()
 _optimizers = weakref.WeakSet()
 _names = weakref.WeakKeyDictionary()
 _parameters = {}
-# Labels that are not told yet: address, category and number of the name of each.
+# Labels that are not written yet: address, category and number of the name of each.
 _waiting = array.array("Q")
 _here = threading.local()
 # Number of the module of the last forward pass.

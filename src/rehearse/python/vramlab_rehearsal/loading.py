@@ -17,7 +17,7 @@ from .session import settings
 # Fetches that a process tells of.
 MOST = 100
 
-_told = 0
+_written = 0
 _owner = 0
 # By name of a loader: its workers, batches that were taken from it outside of no_grad, batches that a worker has ready, and all that it has.
 _taken = {}
@@ -89,21 +89,21 @@ def _time(kind):
 
 @guarded("the time of loading")
 def _moment():
-    global _told, _owner
-    # A forked worker has what its parent told.
+    global _written, _owner
+    # A forked worker has what its parent wrote.
     if _owner != os.getpid():
-        _told, _owner = 0, os.getpid()
-    return (_waited_for_a_core(), time.thread_time(), time.perf_counter()) if _told < MOST else None
+        _written, _owner = 0, os.getpid()
+    return (_waited_for_a_core(), time.thread_time(), time.perf_counter()) if _written < MOST else None
 
 
 @guarded("the time of loading")
 def _fetched(self, index, batch, began):
-    global _told
+    global _written
     if began is None:
         return
     waited, worked, since = began
     seconds, worked, waited = time.perf_counter() - since, time.thread_time() - worked, _waited_for_a_core() - waited
-    _told += 1
+    _written += 1
     parent = multiprocessing.parent_process()
     _write(
         loads=_name(self.dataset),

@@ -1,4 +1,4 @@
-"""Cells of notebooks: their lines are told by the number that Jupyter writes beside them, for which IPython has a hash."""
+"""Cells of notebooks: their lines are named by the number that Jupyter writes beside them, for which IPython has a hash."""
 
 from . import imports
 

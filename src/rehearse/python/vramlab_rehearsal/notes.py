@@ -14,7 +14,7 @@ _about = None
 _owner = 0
 _introduction = dict
 # What was said by `tell`, in order, and how much of it is noted.
-_told, _noted = [], 0
+_texts, _noted = [], 0
 
 
 def begin(introduction):
@@ -28,10 +28,10 @@ def begin(introduction):
 def tell(*texts):
     """Notes each once, as soon as there is where to: before torch is imported there is not."""
     global _noted
-    _told.extend(text for text in texts if text not in _told)
-    while _owner and _noted < len(_told):
+    _texts.extend(text for text in texts if text not in _texts)
+    while _owner and _noted < len(_texts):
         _noted += 1
-        note(note=_told[_noted - 1])
+        note(note=_texts[_noted - 1])
 
 
 def is_own():

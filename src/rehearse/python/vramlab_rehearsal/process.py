@@ -15,8 +15,8 @@ from .notes import note
 from .session import settings
 
 _stopped = False
-# Ids of processes that have told of their end.
-_told = 0
+# Ids of processes that have written their end.
+_ended_in = 0
 
 
 def begin(torch):
@@ -107,10 +107,10 @@ def stop(after):
 
 @guarded("the process's end")
 def _ended():
-    global _told
-    if _told == os.getpid() or not notes.is_own():
+    global _ended_in
+    if _ended_in == os.getpid() or not notes.is_own():
         return
-    _told = os.getpid()
+    _ended_in = os.getpid()
     note(ended=True)
     note(host=hosting.measured())
     if not _stopped:

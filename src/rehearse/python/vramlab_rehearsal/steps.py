@@ -21,7 +21,7 @@ _watched = None
 
 
 def watch_cpu(torch, stop):
-    """Steps on the CPU, until CUDA is used: a script that makes those alone is ended, and told so. Without a GPU it would train for ever."""
+    """Steps on the CPU, until CUDA is used: a script that makes those alone is ended, with the reason. Without a GPU it would train for ever."""
     global _watched
     from torch.optim import optimizer
 
@@ -55,7 +55,7 @@ def follow(torch, stop):
 
 
 class _Engine:
-    """Autograd's engine, whose backward passes are told."""
+    """Autograd's engine, whose backward passes are recorded."""
 
     def __init__(self, engine, steps):
         self._engine = engine

@@ -1,4 +1,4 @@
-"""What is turned off or changed because nothing is computed; each is told in the report."""
+"""What is turned off or changed because nothing is computed; each is named in the answer."""
 
 
 from . import compiling, device, imports
@@ -24,19 +24,19 @@ def _do_not_compile(torch):
     """torch.compile gives back what it was given: a compiled model's memory is another, mostly less."""
     # Every way in: torch.compile, Module.compile, torch._dynamo.optimize.
 
-    def told():
+    def say():
         note(note="torch.compile was turned off: this is the memory of eager execution, mostly more than the compiled one's")
 
     @instead("compile", torch)
     def compile(model=None, **more):
-        told()
+        say()
         if model is None:
             return lambda function: function
         return model
 
     @instead("compile", torch.nn.Module)
     def compile_in_place(self, *arguments, **more):
-        told()
+        say()
 
 
 def _share_with_nobody(torch):

@@ -84,7 +84,7 @@ pub fn beside(traces: &[Trace], script_failed: bool, failed: Option<&FailedProce
         let exception = own_exception(trace)?;
         let why = match () {
             () if failed.is_some_and(|failed| failed.process == trace.process.id) => return None,
-            // The launcher's, that a process failed which is told.
+            // The launcher's, that a process failed which is named.
             () if is_of_others(trace, exception, traces) => return None,
             () if succeeded_again(trace, exception, traces) => "the same was started again and ended well",
             () if !is_of_the_job(trace) => "it used no GPU, so it decides nothing here",

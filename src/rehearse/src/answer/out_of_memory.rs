@@ -22,14 +22,14 @@ pub struct Caught {
     pub largest: i64,
 }
 
-/// Whether memory ran out and the script was told. An operator may deal with it by itself, as cuDNN's do that try another algorithm.
-pub fn is_told_of(event: &Event, device: u16) -> bool {
+/// Whether memory ran out and the script received the error. An operator may deal with it by itself, as cuDNN's do that try another algorithm.
+pub fn reached_script(event: &Event, device: u16) -> bool {
     event.kind == Kind::OutOfMemory && event.device == device && event.rounded == 0
 }
 
 /// The event at which memory ran out for good: the script's end was that exception, or it did not go on on the GPU with less.
 pub fn ran_out(trace: &Trace, device: u16, levels: &[i64], command_failed: bool) -> Option<usize> {
-    let last = trace.events.iter().rposition(|event| is_told_of(event, device))?;
+    let last = trace.events.iter().rposition(|event| reached_script(event, device))?;
     let ended_by_it = trace.exception.as_ref().is_some_and(|exception| exception.out_of_memory);
     (ended_by_it || !went_on(trace, device, levels, last, command_failed)).then_some(last)
 }

@@ -21,16 +21,16 @@ pub fn phases(events: &[Event], mut meters: impl Iterator<Item = Meter>, counts:
     let mut at = 0;
     for stretch in events.chunk_by(|a, b| (a.phase, a.step) == (b.phase, b.step)) {
         // Between two phases, and after the last step, nothing happens that is one of its own.
-        let (mut is_told, mut peak, mut last) = (false, 0, Meter::default());
+        let (mut has_allocated, mut peak, mut last) = (false, 0, Meter::default());
         for (event, meter) in stretch.iter().zip(meters.by_ref()) {
             last = meter;
             if counts(at) {
-                is_told |= matches!(event.kind, Kind::Alloc | Kind::OutOfMemory);
+                has_allocated |= matches!(event.kind, Kind::Alloc | Kind::OutOfMemory);
                 peak = peak.max(meter.allocated);
             }
             at += 1;
         }
-        if !is_told {
+        if !has_allocated {
             continue;
         }
         let phase = stretch[0].phase;

@@ -28,7 +28,7 @@ pub fn moment(phase: &str, step: u32, pass: i64) -> String {
     }
 }
 
-/// How many modules are told, and how many lines on a page.
+/// How many modules are listed, and how many lines on a page.
 pub const MOST_ROWS: usize = 12;
 
 /// The module that a block belongs to: that of its parameter, else the one at work when it was made.

@@ -4,7 +4,7 @@ use super::attention::{ExplicitAttention, explicit_attention};
 use super::growth::{Growth, growth};
 use super::in_use::in_use;
 use super::meter::{Meter, meters};
-use super::out_of_memory::{Caught, OutOfMemory, caught, failed_tries, is_told_of, ran_out};
+use super::out_of_memory::{Caught, OutOfMemory, caught, failed_tries, ran_out, reached_script};
 use super::passes::{Leftover, NeedlessGraphs, leftovers, name_autocast_copies, needless_graphs};
 use super::peak::{Peak, peak};
 use super::phases::{PhaseRow, phases};
@@ -94,7 +94,7 @@ pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer
 
 fn on_device(trace: &Trace, blocks: &[MemoryBlock], casts_weights: bool, device: u16, command_failed: bool) -> ProcessAnswer {
     let events = trace.events.as_slice();
-    let is_try = |(at, event): (usize, &Event)| is_told_of(event, device).then_some(at);
+    let is_try = |(at, event): (usize, &Event)| reached_script(event, device).then_some(at);
     let mut tries: Vec<usize> = events.iter().enumerate().filter_map(is_try).collect();
     // Of few scripts.
     let levels: Vec<i64> = if tries.is_empty() { Vec::new() } else { meters(trace, device).map(|meter| meter.allocated).collect() };

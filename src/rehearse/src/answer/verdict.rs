@@ -411,7 +411,7 @@ fn device_flags(command: &[String]) -> String {
     }
 }
 
-/// What each process needs of each card, the worst first. Those that used none are told where all are such.
+/// What each process needs of each card, the worst first. Those that used none are listed where all are such.
 pub fn answers(traces: &[Trace], command_failed: bool) -> Vec<ProcessAnswer> {
     let mut answers: Vec<ProcessAnswer> = traces.iter().flat_map(|trace| process_answers(trace, command_failed)).collect();
     if answers.iter().any(|answer| answer.peak_reserved > 0 || answer.out_of_memory.is_some()) {

@@ -1,7 +1,7 @@
-//! What a process under rehearsal told: the form of a trace, and its reader.
+//! What a process under rehearsal wrote: the form of a trace, and its reader.
 //!
 //! Each process that imports PyTorch has a folder with two files, and one of [`Work`] and one of [`Fetch`], complete at every moment of its life, so that one that is killed, hangs or
-//! leaves by `os._exit` has told all that it saw. Another, `lost`, is made with them: where something could not be written, because the disk
+//! leaves by `os._exit` has written all that it saw. Another, `lost`, is made with them: where something could not be written, because the disk
 //! is full for instance, it begins with the error's number, else with 0.
 //!
 //! # `events`
@@ -164,7 +164,7 @@ pub struct Meters {
 /// The line of a compiled file from which on this holds; the file, line and function of the script that it comes from; and the module.
 type Origin = (u32, String, u32, String, String);
 
-/// All that a process told.
+/// All that a process wrote.
 #[derive(Debug, Default)]
 pub struct Trace {
     pub process: Process,

@@ -155,7 +155,7 @@ impl Work {
             return Ok(Vec::new());
         }
         let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
-        // A process that was killed while it opened the file has told nothing.
+        // A process that was killed while it opened the file has written nothing.
         if bytes.len() < HEADER {
             return Ok(Vec::new());
         }

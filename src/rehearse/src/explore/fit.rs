@@ -87,7 +87,7 @@ impl TriedTime {
     }
 }
 
-/// The largest number that fits each card: of a command that is told it as `template` says. Each card has a rehearsal of its own.
+/// The largest number that fits each card: of a command that is given it as `template` says. Each card has a rehearsal of its own.
 ///
 /// # Errors
 /// The script fails, as a [`ScriptFailed`]; there is nothing to rehearse.

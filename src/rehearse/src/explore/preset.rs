@@ -13,12 +13,12 @@ pub fn models() -> Vec<&'static str> {
     table.filter_map(|line| line.trim().strip_prefix('"')?.split('"').next()).collect()
 }
 
-/// How a preset is told the samples of a micro-batch.
+/// How a preset is given the samples of a micro-batch.
 pub fn batch() -> FlagTemplate {
     FlagTemplate::of(["--batch", "{}"])
 }
 
-/// How a preset is told the micro-batches of a step.
+/// How a preset is given the micro-batches of a step.
 pub fn accumulation() -> FlagTemplate {
     FlagTemplate::of(["--accumulate", "{}"])
 }

@@ -42,9 +42,10 @@ pub struct AllocationTrace {
 impl AllocationTrace {
     /// Without what a try of too much made, whose end was caught, and gave back.
     pub fn of(trace: &Trace, process: &ProcessAnswer) -> AllocationTrace {
-        let is_told = |kind| !matches!(kind, Kind::Mark | Kind::Label | Kind::Placeholder | Kind::Outside | Kind::FreeRequested);
+        let is_replayed =
+            |kind| !matches!(kind, Kind::Mark | Kind::Label | Kind::Placeholder | Kind::Outside | Kind::FreeRequested);
         let events = trace.events.iter().enumerate();
-        let events: Vec<_> = events.filter(|(_, event)| event.device == process.device && is_told(event.kind)).collect();
+        let events: Vec<_> = events.filter(|(_, event)| event.device == process.device && is_replayed(event.kind)).collect();
         let (mut made, mut made_in_vain) = (HashMap::new(), HashSet::new());
         for (moment, event) in &events {
             match event.kind {
@@ -230,7 +231,7 @@ const IN_STEP: usize = 3;
 const APART: usize = 16;
 
 /// The largest number below `high` whose allocations fit the card, by the line through the largest two of the courses, which are in order,
-/// that can be told from one another; `low` is known to fit. None where there are no such two, and where nothing can be asked.
+/// that can be distinguished; `low` is known to fit. None where there are no such two, and where nothing can be asked.
 pub fn largest(rehearsal: &Rehearsal, courses: &[(u64, AllocationTrace)], low: u64, high: u64) -> Option<u64> {
     let pairs = (1..courses.len()).rev().flat_map(|more| (0..more).rev().map(move |less| (&courses[less], &courses[more])));
     let (numbers, one, sizes) = pairs.into_iter().find_map(|(less, more)| Some(((less.0, more.0), &more.1, sizes(less, more)?)))?;
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_two_courses_are_told_from_one_another() {
+    fn blocks_of_two_courses_are_distinguished() {
         let of_four = (4, course(&[1000, 40, 44, 50, 80, 1000, 1000, 60]));
         let pairs = |sizes: &[i64]| super::sizes(&of_four, &(8, course(sizes)));
         // As many in the same order: what they are does not matter.

@@ -1,4 +1,4 @@
-//! How a command is told a number: `'--batch-size {}'`, `'--batch_size={}'`.
+//! How a command is given a number: `'--batch-size {}'`, `'--batch_size={}'`.
 
 use std::ffi::OsString;
 use std::str::FromStr;

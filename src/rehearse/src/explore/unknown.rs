@@ -85,7 +85,7 @@ impl Rehearsal {
         asked.rewind()?;
         let said = Command::new(python).arg("-I").arg(program).stdin(asked).stderr(Stdio::null()).output()?;
         let decides: Vec<bool> = serde_json::from_slice(&said.stdout)?;
-        anyhow::ensure!(decides.len() == reads.len(), "Python told of {} reads of {}", decides.len(), reads.len());
+        anyhow::ensure!(decides.len() == reads.len(), "Python reported {} reads of {}", decides.len(), reads.len());
         Ok(decides)
     }
 

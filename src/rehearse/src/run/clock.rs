@@ -46,10 +46,10 @@ impl ClockServer {
         let name = format!("vramlab-{}", session.file_name()?.to_string_lossy());
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).ok()?).ok()?;
         let is_over = Arc::new(AtomicBool::new(false));
-        let is_told = is_over.clone();
+        let has_ended = is_over.clone();
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                if is_told.load(Ordering::SeqCst) {
+                if has_ended.load(Ordering::SeqCst) {
                     break;
                 }
                 let Some(clock) = clocks(&card, host_factor) else { break };

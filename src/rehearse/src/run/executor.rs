@@ -1,4 +1,4 @@
-//! Runs a command under rehearsal, and keeps what its processes told.
+//! Runs a command under rehearsal, and keeps what its processes wrote.
 
 use super::clock::{ClockServer, Clocks};
 use super::held;
@@ -69,7 +69,7 @@ pub struct Rehearsal {
     pub is_silent: bool,
     /// Whether the standard output is somebody else's: what the command prints there goes to the standard error.
     pub leaves_stdout: bool,
-    /// Is told what goes on, a line at a time.
+    /// Receives what goes on, a line at a time.
     pub progress: fn(&str),
     pub(crate) libraries: Libraries,
     pub(crate) variant: Variant,
@@ -118,7 +118,7 @@ pub(crate) const LARGE: u64 = 1 << 40;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// After so long it is told what goes on; then after twice as long, and so on.
+/// After so long it reports what goes on; then after twice as long, and so on.
 const QUIET: Duration = Duration::from_secs(20);
 
 /// How long a command has to end by itself after an interruption.
@@ -166,7 +166,7 @@ impl Rehearsal {
         self.variant.command.as_ref().unwrap_or(&self.command)
     }
 
-    /// `settings.json` in the session's folder, which Python reads into `settings`. What C++ is told, in any process, is in the environment
+    /// `settings.json` in the session's folder, which Python reads into `settings`. What C++ reads, in any process, is in the environment
     /// ([`session::follow`]).
     fn settings(&self, clock: Option<&ClockServer>) -> Result<Value> {
         let text = |path: &Path| path.to_str().map(str::to_string).with_context(|| format!("{} is no text", path.display()));
@@ -244,7 +244,7 @@ impl Executor for Processes {
         } else if rehearsal.leaves_stdout {
             command.stdout(std::io::stderr().as_fd().try_clone_to_owned().context("opening the standard error")?);
         }
-        // The terminal's Ctrl-C reaches the script, too, which ends by it; what it did until then is told.
+        // The terminal's Ctrl-C reaches the script, too, which ends by it; what it did until then is reported.
         ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::SeqCst)).ok();
         let words: Vec<String> = rehearsal.words().iter().map(|word| word.to_string_lossy().into_owned()).collect();
         look_for_script(&words)?;
@@ -368,7 +368,7 @@ fn notebook(path: &Path) -> String {
 pub fn last_line(mut file: File) -> String {
     let mut end = Vec::new();
     let length = file.metadata().map_or(0, |file| file.len());
-    // What cannot be read is not told.
+    // What cannot be read is left out.
     file.seek(SeekFrom::Start(length.saturating_sub(4096))).and_then(|_| file.read_to_end(&mut end)).ok();
     let end = String::from_utf8_lossy(&end);
     on_one_line(end.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default())

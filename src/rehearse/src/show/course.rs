@@ -81,8 +81,8 @@ impl<'a> View<'a> {
         let mut blocks = sim::trace::blocks(&trace.events);
         blocks.retain(|block| block.device == process.device);
         let ran_out = process.out_of_memory.as_ref().map(|_| process.moment);
-        let is_told = |event: &Event| event.kind == Kind::Alloc || event.phase == Phase::Optimizer;
-        let last = ran_out.or_else(|| events.iter().rposition(is_told));
+        let moves_peak = |event: &Event| event.kind == Kind::Alloc || event.phase == Phase::Optimizer;
+        let last = ran_out.or_else(|| events.iter().rposition(moves_peak));
         // What is worth a look: not the fall to nothing at the end.
         let shown = last.map_or(0, |last| last + 1);
         View { trace, process, events, blocks, parts: parts(&events[..shown]) }

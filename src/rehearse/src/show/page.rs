@@ -19,7 +19,7 @@ use std::path::Path;
 
 /// Blocks that a page tells of one by one, the largest; smaller ones are there as the sum of their layer.
 const MOST_BLOCKS: usize = 20_000;
-/// Steps whose phases are told, beside that of the peak and the last.
+/// Steps whose phases are listed, beside that of the peak and the last.
 const FIRST_STEPS: u32 = 8;
 /// Rows of the table of blocks.
 const ROWS: usize = 20;
@@ -74,12 +74,12 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         .chain(peak.operator.clone())
         .collect();
     let last = process.phases.iter().map(|row| row.step).max().unwrap_or(0);
-    let is_told = |step: u32| step <= FIRST_STEPS || step == last || step == peak.step;
+    let is_listed = |step: u32| step <= FIRST_STEPS || step == last || step == peak.step;
     let phase = |row: &PhaseRow| {
         let step = if row.step == 0 { "–".to_string() } else { row.step.to_string() };
         [step, row.phase.to_string(), bytes(row.peak_allocated), bytes(row.allocated), bytes(row.reserved)]
     };
-    let phases: Vec<[String; 5]> = process.phases.iter().filter(|row| is_told(row.step)).map(phase).collect();
+    let phases: Vec<[String; 5]> = process.phases.iter().filter(|row| is_listed(row.step)).map(phase).collect();
     let findings = findings(process).into_iter().chain(unknowns(process)).filter(|finding| !finding.rows.is_empty());
     let findings: Vec<Finding> = findings.collect();
     let values = context! {
@@ -98,7 +98,7 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         blocks => Serde(largest(&mut places)),
         phases => Serde(phases),
         time => Serde(answer.time.as_ref().filter(|_| n == 0).map(time_of)),
-        steps_left_out => (0..=last).filter(|step| !is_told(*step)).count(),
+        steps_left_out => (0..=last).filter(|step| !is_listed(*step)).count(),
         findings => Serde(findings),
         notes => Serde(&answer.notes),
         others => Serde(&others),
@@ -214,7 +214,7 @@ fn data(places: &mut SourcePlaces, pictures: [(i32, Option<AreaPlot>); 2]) -> (s
     (json!({ "layers": layers, "pictures": pictures, "moments": moments, "blocks": blocks, "names": names.names }), left_out)
 }
 
-/// Texts that are told once.
+/// Texts that are said once.
 struct Names {
     numbers: HashMap<String, usize>,
     names: Vec<String>,

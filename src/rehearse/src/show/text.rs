@@ -282,7 +282,7 @@ fn verdict(answer: &Answer) -> String {
     });
     let less = answer.went_on_after().map_or(String::new(), |caught| {
         let (line, largest) = (place_or_not(caught.line.as_ref()), bytes(caught.largest));
-        format!(" after it went on with less: a try of {largest} was too much at {line}, and what then worked is told here")
+        format!(" after it went on with less: a try of {largest} was too much at {line}, and what then worked is shown here")
     });
     let until = match answer.peak_reserved {
         0 => "before it used the GPU.".to_string(),

@@ -98,8 +98,8 @@ pub fn bars(view: &PlotView, clusters: &[&str], absolute: bool) -> Result<Option
 }
 
 fn amounts(view: &PlotView, factors: &[&str], studied: &str, width: i32) -> Vec<Cluster> {
-    let told = |cell: &&PlainCell| view.value(cell).is_some() || view.is_out_of_memory(cell);
-    let groups = grouped(view.cells.iter().filter(told).map(|cell| (levels(cell, factors), cell)));
+    let has_bar = |cell: &&PlainCell| view.value(cell).is_some() || view.is_out_of_memory(cell);
+    let groups = grouped(view.cells.iter().filter(has_bar).map(|cell| (levels(cell, factors), cell)));
     let cluster = |(name, cells): (String, Vec<&PlainCell>)| {
         let bar = |cell: &&PlainCell| Bar {
             level: shortened(cell.get(studied).unwrap_or(""), SMALL, LEVEL),
@@ -125,8 +125,8 @@ fn ratios(view: &PlotView, factors: &[&str], width: i32) -> Vec<Cluster> {
     let keyed = view.cells.iter().filter_map(|cell| Some((levels(cell, factors), (cell, view.recorded.grid_of(cell)?))));
     // Where nothing was run at all, the report says so beside its tables.
     let tells = |cell: &PlainCell| view.value(cell).is_some() || view.is_out_of_memory(cell);
-    let told = grouped(keyed).into_iter().filter(|(_, cells)| cells.iter().any(|(cell, _)| tells(cell)));
-    let clusters = told.map(|(name, cells)| {
+    let drawn = grouped(keyed).into_iter().filter(|(_, cells)| cells.iter().any(|(cell, _)| tells(cell)));
+    let clusters = drawn.map(|(name, cells)| {
         let baseline = cells.first().map(|(cell, grid)| grid.baseline_of(cell));
         let scale = baseline.as_ref().and_then(|cell| view.value(cell)).map(|v| match view.metric.unit {
             // What is relative already has no unit that would say anything.
@@ -177,12 +177,12 @@ fn join_alike(clusters: &mut [Cluster]) {
     joined.dedup();
     for (first, other) in joined {
         for cluster in &mut *clusters {
-            let told = cluster.bars.iter().position(|bar| bar.level == other);
+            let reference = cluster.bars.iter().position(|bar| bar.level == other);
             cluster.bars.retain(|bar| bar.level != other);
             cluster
                 .bars
                 .iter_mut()
-                .filter(|bar| told.is_some() && bar.level == first)
+                .filter(|bar| reference.is_some() && bar.level == first)
                 .for_each(|bar| bar.level += &format!(" = {other}"));
         }
     }

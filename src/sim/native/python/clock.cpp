@@ -1,4 +1,4 @@
-// The script's clocks. The program that rehearses the script predicts them (src/rehearse/src/run/clock.rs): it is told what each operator has for
+// The script's clocks. The program that rehearses the script predicts them (src/rehearse/src/run/clock.rs): it is sent what each operator has for
 // the GPU to do, over a socket, whenever a clock is read, and answers with where host and device are.
 #include "work.h"
 

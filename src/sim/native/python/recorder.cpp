@@ -93,7 +93,7 @@ int whatever_signals(Call call) {
   return error;
 }
 
-// Room for one record; none where the disk is full, which `cut_trace` is told. Records are multiples of 80 bytes from 64 on, so one can lie across two chunks: each
+// Room for one record; none where the disk is full, which `cut_trace` learns. Records are multiples of 80 bytes from 64 on, so one can lie across two chunks: each
 // chunk is mapped with a page of the next.
 Event* room() {
   constexpr size_t kBeyond = 4096;
@@ -451,8 +451,8 @@ void cut_trace(int error) {
   events_file.leave();
   const int file = open(lost_path.c_str(), O_WRONLY | O_CLOEXEC);
   if (file < 0) return;
-  const std::string told = std::to_string(error) + "\n";
-  const ssize_t done = pwrite(file, told.data(), told.size(), 0);
+  const std::string number = std::to_string(error) + "\n";
+  const ssize_t done = pwrite(file, number.data(), number.size(), 0);
   (void)done;
   close(file);
 }
@@ -590,7 +590,7 @@ EXPORTED void vl_ended(int enough_seen) {
   });
 }
 
-// A loop that waits for a value which never changes allocates, at most, what it gave back before: it is told from a slow script by how often.
+// A loop that waits for a value which never changes allocates, at most, what it gave back before: it differs from a slow script by how often.
 void tell_of_endless(uint32_t stack) {
   constexpr uint32_t kMany = 10000;
   static std::unordered_map<uint32_t, std::pair<uint32_t, uint32_t>> seen;

@@ -1,5 +1,5 @@
 // What a process under rehearsal tells the program that started it: two files in a folder of its own that are complete at every moment, so
-// that a process that is killed, hangs or leaves by os._exit has told all that it saw.
+// that a process that is killed, hangs or leaves by os._exit has written all that it saw.
 //
 // `events`: the memory trace (../trace.h). The file is longer than what was written: a record of kind 0 is the end. `names`: JSON, an object to a line, written by this library and by Python's half
 // (src/rehearse/python); src/rehearse/src/capture/process.rs reads both and says what each line means.
@@ -20,7 +20,7 @@ using trace::Phase;
 
 // Opens both files in a folder that is there.
 void open_recorder(const std::string& folder);
-// Something could not be written, by the error's number: nothing more is, and the reader is told why.
+// Something could not be written, by the error's number: nothing more is, and the reader learns why.
 void cut_trace(int error);
 
 // A file of the trace. A script may close every descriptor there is, as daemons do; the number is then another file's, which is not ours to

@@ -398,7 +398,7 @@ void call(const c10::KernelFunction& kernel, const c10::OperatorHandle& op, c10:
   if (times_out_of_memory() > out_of_memory) dealt_with_out_of_memory(out_of_memory);
 }
 
-// Whether it came to its end. Nothing of ours raises into the script: it is left out, and told.
+// Whether it came to its end. Nothing of ours raises into the script: it is left out, and said so.
 template <typename Body>
 bool holds(const char* what, Body body) {
   try {

@@ -2,7 +2,7 @@
 //
 // Memory of the simulated card holds nothing. What a script reads back decides where it goes, so tensors of integers and booleans, and small
 // ones of floating point that came from the host, have their values in a shadow on the CPU: an operator whose inputs all have one is run
-// there, too. Where a value hangs on numbers that nobody computed, the answer of a healthy run is given, and told to the recorder: `item()`
+// there, too. Where a value hangs on numbers that nobody computed, the answer of a healthy run is given, and recorded: `item()`
 // 0, `isfinite` and `all` true, `isnan` and `isinf` false, `equal` and `allclose` true, samples 0; `argmax`, `topk` and `sort` choose in turn,
 // so that experts have equally many tokens; whole numbers are looked up and written in turn, and where a mask says so every other one; a shape
 // that hangs on a mask is the largest that it could be. What a kernel that is not PyTorch's was given is known no more. With

@@ -35,10 +35,10 @@ std::atomic<uint64_t> capturing{0};
 // What the next record is to say of the forward pass that begins with it.
 std::atomic<uint8_t> begins{0};
 
-thread_local uint64_t own = 0, told_launches = 0, library_records = 0, last_waits = 0;
+thread_local uint64_t own = 0, written_launches = 0, library_records = 0, last_waits = 0;
 thread_local uint64_t last_processor = 0, last_own = 0;
 
-// What the script's clocks are to be told of, and whether they are followed.
+// What the script's clocks still have to count, and whether they are followed.
 std::atomic<bool> is_clocked{false};
 std::vector<Work> untold;
 
@@ -407,7 +407,7 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
   if (has_waited()) work.flags = kWaitedBefore;
   last_waits = waits();
   launches_before = launches();
-  told_before = told_launches;
+  written_before = written_launches;
   library_records_before = library_records;
   const auto& formals = op.schema().arguments();
   const auto begin = stack.end() - static_cast<std::ptrdiff_t>(formals.size());
@@ -561,16 +561,16 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
 
 void WorkScope::ends(const torch::jit::Stack& stack, uint32_t number) {
   if (!is_on) return;
-  const uint64_t inside = told_launches - told_before;
+  const uint64_t inside = written_launches - written_before;
   const uint64_t all = launches() - launches_before, mine = all > inside ? all - inside : 0;
-  // Its own waiting is told by what it is.
+  // Its own waiting is recognised by what it is.
   last_waits = waits();
   if (mine == 0 && !(of.is_library && library_records == library_records_before) && !(work.flags & kWaitsAfter)) {
     // The next that launches something has waited as well.
     if (work.flags & kWaitedBefore) last_waits--;
     return;
   }
-  told_launches += mine;
+  written_launches += mine;
   work.launches = static_cast<uint32_t>(mine ? mine : 1);
   // A product and what follows on it, of each step and layer; what a library launches is not seen.
   if (work.kind == WorkKind::kRecurrent && work.batch) work.launches = std::max<uint32_t>(work.launches, 2 * work.batch * work.groups);

@@ -84,8 +84,8 @@ uint64_t clock_of(clockid_t which);
 // Time that a real run would not take: of this thread, in nanoseconds.
 void own_time(uint64_t nanoseconds);
 
-// The script's clocks: what they were not told of yet, processor time of this thread since its last record, and whether it has waited for the
-// device since. `follow_clock` has everything told from then on.
+// The script's clocks: what they have not counted yet, processor time of this thread since its last record, and whether it has waited for the
+// device since. `follow_clock` has everything sent from then on.
 void follow_clock();
 std::vector<Work> take_untold();
 uint64_t host_time_passed();
@@ -130,7 +130,7 @@ class WorkScope {
   const WorkOf& of;
   const c10::OperatorHandle& op;
   bool is_on;
-  uint64_t launches_before = 0, told_before = 0, library_records_before = 0;
+  uint64_t launches_before = 0, written_before = 0, library_records_before = 0;
   double read = 0, written = 0;
   // Of a forward convolution.
   at::Tensor input, weight;

@@ -9,7 +9,7 @@ pub fn trim_heap() -> bool {
 }
 
 /// Has `malloc` keep what is freed for what comes next (glibc). Otherwise it gives the end of its heap back to the kernel and asks for it
-/// anew, in every training step or in none, by what happens to lie there. Says whether it does as it is told.
+/// anew, in every training step or in none, by what happens to lie there. Says whether it obeys.
 pub fn keep_heap() -> bool {
     // SAFETY: sets parameters of the C library, which lets any thread do so at any time.
     unsafe { mallopt(M_MMAP_MAX, 0) == 1 && mallopt(M_TRIM_THRESHOLD, i32::MAX) == 1 }

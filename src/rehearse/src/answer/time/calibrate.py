@@ -66,13 +66,13 @@ def convolutions(dtype, precision):
         arguments = ([stride, stride], [taps // 2, taps // 2], [1, 1], False, [0, 0], groups)
         y = torch.ops.aten.convolution(x, w, None, *arguments)
         gradient, positions = torch.randn_like(y), y.numel()
-        told = dict(kind="convolution", precision=precision, flags=CHANNELS_LAST, flops=2 * positions * w[0].numel(),
+        row = dict(kind="convolution", precision=precision, flags=CHANNELS_LAST, flops=2 * positions * w[0].numel(),
                     bytes=size * (x.numel() + w.numel() + positions), m=positions // outputs, n=outputs, k=w[0].numel(), groups=groups,
                     taps=taps * taps)
-        yield told, lambda x=x, w=w, a=arguments: torch.ops.aten.convolution(x, w, None, *a)
+        yield row, lambda x=x, w=w, a=arguments: torch.ops.aten.convolution(x, w, None, *a)
         # Of pictures nobody asks for the gradient.
         for direction, mask in ((1, [True, False, False]), (2, [False, True, False]))[inputs == 3:]:
-            yield {**told, "direction": direction}, lambda g=gradient, x=x, w=w, a=arguments, mask=mask: torch.ops.aten.convolution_backward(
+            yield {**row, "direction": direction}, lambda g=gradient, x=x, w=w, a=arguments, mask=mask: torch.ops.aten.convolution_backward(
                 g, x, w, None, *a, mask)
 
 
@@ -81,10 +81,10 @@ def attention(dtype):
         q, k, v = (torch.randn(batch, heads, length, width, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
         out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         gradient, scores = torch.randn_like(out), batch * heads * length * length * width
-        told = dict(kind="attention", precision="half", flops=2 * scores, bytes=8 * q.numel(), m=length, n=length, k=width)
+        row = dict(kind="attention", precision="half", flops=2 * scores, bytes=8 * q.numel(), m=length, n=length, k=width)
         with torch.no_grad():
-            yield told, lambda q=q, k=k, v=v: functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        yield {**told, "kind": "attention_backward", "direction": 1, "flops": 5 * scores, "bytes": 18 * q.numel()}, \
+            yield row, lambda q=q, k=k, v=v: functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        yield {**row, "kind": "attention_backward", "direction": 1, "flops": 5 * scores, "bytes": 18 * q.numel()}, \
             lambda out=out, gradient=gradient, of=(q, k, v): torch.autograd.grad(out, of, gradient, retain_graph=True)
 
 
@@ -99,14 +99,14 @@ def passes():
             x = torch.randn(rows, length, device="cuda", dtype=dtype)
             weight = torch.ones(length, device="cuda", dtype=dtype)
             _, mean, deviation = torch.ops.aten.native_layer_norm(x, [length], weight, weight, 1e-5)
-            told = dict(kind="reduction", precision=precision, bytes=2 * size * x.numel(), m=rows)
-            yield told, lambda x=x, length=length, w=weight: torch.ops.aten.native_layer_norm(x, [length], w, w, 1e-5)
-            yield {**told, "direction": 1, "bytes": 3 * size * x.numel()}, \
+            row = dict(kind="reduction", precision=precision, bytes=2 * size * x.numel(), m=rows)
+            yield row, lambda x=x, length=length, w=weight: torch.ops.aten.native_layer_norm(x, [length], w, w, 1e-5)
+            yield {**row, "direction": 1, "bytes": 3 * size * x.numel()}, \
                 lambda x=x, length=length, w=weight, mean=mean, deviation=deviation: torch.ops.aten.native_layer_norm_backward(
                     x, x, [length], mean, deviation, w, w, [True, True, True])
             p = torch.softmax(x, -1)
-            yield told, lambda x=x: torch.softmax(x, -1)
-            yield {**told, "direction": 1, "bytes": 3 * size * x.numel()}, \
+            yield row, lambda x=x: torch.softmax(x, -1)
+            yield {**row, "direction": 1, "bytes": 3 * size * x.numel()}, \
                 lambda x=x, p=p: torch.ops.aten._softmax_backward_data(x, p, -1, x.dtype)
 
 
@@ -142,9 +142,9 @@ def main():
         out.writeheader()
         # A backward pass runs on the stream of its forward pass, and only one that is not the default can be captured.
         with torch.cuda.stream(torch.cuda.Stream()):
-            for told, call in operators():
+            for row, call in operators():
                 try:
-                    out.writerow({"launches": 1, **told, "seconds": f"{seconds_of(call):.4g}", "simulated": int(SIMULATED)})
+                    out.writerow({"launches": 1, **row, "seconds": f"{seconds_of(call):.4g}", "simulated": int(SIMULATED)})
                 except torch.cuda.OutOfMemoryError:
                     torch.cuda.empty_cache()
         out.writerow({"kind": "host", "seconds": f"{host_seconds():.4g}", "simulated": int(SIMULATED)})

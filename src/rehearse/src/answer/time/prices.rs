@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cheapest_price_of_a_card_counts_and_what_is_no_price_is_told() {
+    fn the_cheapest_price_of_a_card_counts_and_what_is_no_price_is_an_error() {
         let row = |rows: &str| parse(&format!("# Mine\n{HEADER}\n{rows}\n"));
         let prices = row("NVIDIA H100,3.5,USD,2026-11-01,a, b\nh100,2.5,USD,2026-11-02,c\nt4,0.35,USD,2026-11-02,c").unwrap();
         assert_eq!((prices.len(), prices["h100"].per_hour, prices["h100"].date.as_str()), (2, 2.5, "2026-11-02"));

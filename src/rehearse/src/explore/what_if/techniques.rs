@@ -13,7 +13,7 @@ pub struct Technique {
     line: &'static str,
 }
 
-/// Groups in the order in which they are told; those of others come last.
+/// Groups in the order in which they are listed; those of others come last.
 const GROUPS: &str = "inference, inference precision, cache, images, precision, update, gradients, checkpointing, loss, attention, offloading, \
                       offloading of state, what is trained, precision of weights, compiling, matrix products, in place, layout, cards, \
                       accumulation";

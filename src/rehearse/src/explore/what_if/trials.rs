@@ -31,7 +31,7 @@ pub struct Trials {
     pub only: Vec<String>,
 }
 
-/// How a command is told its batch, and how many batches it accumulates before a step.
+/// How a command is given its batch, and how many batches it accumulates before a step.
 #[derive(Debug, Clone)]
 pub struct BatchFlags {
     pub batch: FlagTemplate,
