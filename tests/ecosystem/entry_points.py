@@ -12,6 +12,7 @@ import argparse
 import csv
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -35,17 +36,17 @@ OFFLINE = {
 TIMEOUT = 400
 
 
-def prepare(told, folder):
+def prepare(listed, folder):
     """Shell commands that bring everything."""
     q = shlex.quote
-    for project in told["projects"]:
+    for project in listed["projects"]:
         if "commit" not in project:
             continue
         name, commit = project["name"], project["commit"]
         clone = folder / "clones" / name
         yield f"[ -d {q(str(clone))} ] || git clone -q https://github.com/{name} {q(str(clone))}"
         yield f"git -C {q(str(clone))} checkout -q {commit}"
-    for name, environment in told["environments"].items():
+    for name, environment in listed["environments"].items():
         python = q(str(folder / "envs" / name / "bin" / "python"))
         yield f"[ -x {python} ] || {environment.get('python', 'python3')} -m venv {q(str(folder / 'envs' / name))}"
         yield f"{python} -m pip install -q {' '.join(map(q, environment['packages'].split()))}"
@@ -101,11 +102,11 @@ def rehearse(entry, options):
 def last_line(text, exception):
     """What is to blame, in a line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith(("vramlab: ", "ENDED BY "))]
+    ours = [line for line in lines if line.startswith(("vramlab: ", "ENDED BY "))]
     errors = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception"))]
     if exception:
         return f"{exception['type']}: {exception['message']}".splitlines()[0][:300]
-    return next(iter((errors or told or lines)[-1:]), "")[:300]
+    return next(iter((errors or ours or lines)[-1:]), "")[:300]
 
 
 def installed(environment, package):
@@ -149,8 +150,8 @@ def starts(project):
         command = ladder["command"]
         for step in ladder["steps"]:
             command = step.get("command", f"{command.replace(step.get('drops', ''), '')} {step.get('adds', '')}")
-            told = {"ladder": ladder["name"], "step": step["name"], "name": f"{ladder['name']}: {step['name']}", "command": command}
-            yield {**project, "project": project["name"], **ladder, **step, **told}
+            own = {"ladder": ladder["name"], "step": step["name"], "name": f"{ladder['name']}: {step['name']}", "command": command}
+            yield {**project, "project": project["name"], **ladder, **step, **own}
 
 
 def ladder(found):
@@ -233,22 +234,23 @@ def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--folder", type=lambda text: Path(text).resolve())
     options.add_argument("--vramlab")
-    options.add_argument("--only", default="", metavar="TEXT", help="entry points whose name or project has this")
+    options.add_argument("--only", default="", metavar="TEXT", help="entry points whose name or project has this, from the beginning of a word")
     options.add_argument("--timeout", type=int, default=TIMEOUT, metavar="SECONDS")
     options.add_argument("--again", action="store_true", help="those that gave no answer the last time, and those that were never run")
     options.add_argument("--prepare", action="store_true")
     options.add_argument("--page", action="store_true")
     options = options.parse_args()
-    told = tomllib.loads(LIST.read_text())
-    entries = [entry for project in told["projects"] for entry in starts(project)]
+    listed = tomllib.loads(LIST.read_text())
+    entries = [entry for project in listed["projects"] for entry in starts(project)]
     rows = read()
     if options.prepare:
-        print("set -euo pipefail", *prepare(told, options.folder), sep="\n")
+        print("set -euo pipefail", *prepare(listed, options.folder), sep="\n")
         return
     if not options.page:
         for entry in entries:
             name = entry["name"]
-            if options.only not in f"{entry['project']} {name}" or (options.again and name in rows and answered(rows[name])):
+            is_wanted = re.search(rf"(?<!\w){re.escape(options.only)}", f"{entry['project']} {name}")
+            if not is_wanted or (options.again and name in rows and answered(rows[name])):
                 continue
             row = rehearse(entry, options)
             rows = read()
