@@ -9,7 +9,7 @@ import weakref
 import torch
 
 from . import calls, device
-from .guard import guarded
+from .guard import guarded, instead
 from .notes import note
 
 OTHER, PARAMETER, GRADIENT, STATE, BUFFER, KEY_VALUE_CACHE, WEIGHT_COPY, VARIABLE = 0, 1, 2, 3, 4, 7, 8, 9
@@ -38,6 +38,25 @@ begins_pass = pass_ended = label_caches_of = None
 
 def follow():
     calls.around(guarded("modules at work")(_enters), guarded("modules at work")(_leaves))
+
+    @instead("__deepcopy__", torch.Tensor)
+    def deepcopy(tensor, memo):
+        copied = deepcopy.__wrapped__(tensor, memo)
+        _label_copy(copied)
+        return copied
+
+
+@functools.lru_cache(maxsize=1)
+def _shapes(parameters):
+    """Of all parameters, of which there are so many."""
+    return {each.shape for root in list(_roots) for each in root.parameters()}
+
+
+@guarded("labels of copies")
+def _label_copy(tensor):
+    """What is as large as a weight, and copied outside of a model, is a copy of weights or of an optimizer's state."""
+    if tensor.is_cuda and tensor.shape in _shapes(len(_parameters)):
+        label_as(WEIGHT_COPY, [tensor])
 
 
 def _number_of(kind, table, name, key=None, **more):
@@ -229,6 +248,12 @@ def label_variable(tensors, name, file, function):
     for tensor in tensors:
         _label_number(tensor, VARIABLE, number)
     _tell()
+
+
+def gradients_have_graphs():
+    """Whether a backward pass made a graph of the gradients, which holds what went into them, and is held by them."""
+    gradients = (parameter.grad for root in list(_roots) for parameter in root.parameters())
+    return any(gradient is not None and gradient.grad_fn is not None for gradient in gradients)
 
 
 def number_of(module):

@@ -42,7 +42,7 @@ def follow():
 
 @guarded("weights that were loaded")
 def _label_weights(loaded, depth=2):
-    """Of a checkpoint that is read to the GPU, by names of modules' parts: copies of the model's, and no data."""
+    """Of a checkpoint that is read to the GPU, or kept in a variable, by names of modules' parts: copies of the model's, and no data."""
     for name, value in loaded.items() if isinstance(loaded, dict) and device.library is not None else ():
         if isinstance(value, torch.Tensor) and "." in str(name):
             labels.label_as(labels.WEIGHT_COPY, [value])
@@ -107,7 +107,8 @@ def _parameters_of(kind):
     """
     try:
         return tuple(inspect.signature(kind.forward).parameters)[1:]
-    except (TypeError, ValueError):
+    # What torch.jit.script made has a descriptor in place of a function.
+    except (AttributeError, TypeError, ValueError):
         return ()
 
 
@@ -179,24 +180,43 @@ def look_at_variables():
     for where, name, value in _variables():
         if issubclass(type(value), (torch.nn.Module, torch.optim.Optimizer)):
             continue
+        _label_weights(value)
         tensors = [each for each in _tensors_in(value, DEEPEST - 1) if not isinstance(each, torch.nn.Parameter)]
-        if tensors:
-            labels.label_variable(tensors, name, *where)
+        alone = [each for each in tensors if _is_held_by_variables(each)]
+        if alone:
+            labels.label_variable(alone, name, *where)
         how = _retains(value, tensors)
         if how:
             _retainers.setdefault(id(value), (name, how, *where))
+    own = next(_own_frames(), None) if labels.gradients_have_graphs() else None
+    if own is not None:
+        how = "which leaves gradients with their graphs: use torch.autograd.grad, or set .grad to None after use"
+        _retainers["create_graph"] = ("backward(create_graph=True)", how, own.f_code.co_filename, own.f_code.co_name)
+
+
+def _is_held_by_variables(tensor):
+    """Whether memory is free when the script drops its variables: no graph has saved the tensor or a view of it."""
+    try:
+        # Of its storage one use is the tensor's, and one is this function's.
+        return tensor._use_count() == 1 and torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) == 2
+    # A class of tensors without a storage of its own.
+    except (NotImplementedError, RuntimeError):
+        return True
 
 
 def _variables():
     """The script's own, of every frame of this thread, and attributes of its own objects."""
-    for frame, _ in traceback.walk_stack(sys._getframe(1)):
-        code = frame.f_code
-        if reach.is_own(code.co_filename):
-            for name, value in variables_of(frame):
-                yield (code.co_filename, code.co_name), name, value
-                if _is_own_object(value):
-                    for part, of in list(_attributes(value).items())[:200]:
-                        yield (code.co_filename, code.co_name), f"{name}.{part}", of
+    for frame in _own_frames():
+        where = frame.f_code.co_filename, frame.f_code.co_name
+        for name, value in variables_of(frame):
+            yield where, name, value
+            if _is_own_object(value):
+                for part, of in list(_attributes(value).items())[:200]:
+                    yield where, f"{name}.{part}", of
+
+
+def _own_frames():
+    return (frame for frame, _ in traceback.walk_stack(sys._getframe(1)) if reach.is_own(frame.f_code.co_filename))
 
 
 def variables_of(frame):
@@ -221,8 +241,8 @@ def _retains(value, tensors):
     if issubclass(type(value), _CONTAINERS):
         with_graphs = sum(1 for each in tensors if each.grad_fn is not None)
         if with_graphs > 1:
-            return f"a {type(value).__name__} of {with_graphs} tensors with their graphs"
-        return f"a {type(value).__name__} of {len(tensors)} tensors" if len(tensors) > 1 else None
+            return f"a {type(value).__name__} of {with_graphs} tensors or more with their graphs"
+        return f"a {type(value).__name__} of {len(tensors)} tensors or more" if len(tensors) > 1 else None
     depth, node = 0, value.grad_fn if issubclass(type(value), torch.Tensor) and value.is_cuda else None
     while node is not None and node.name() == "AddBackward0" and depth < 100:
         depth += 1

@@ -52,7 +52,8 @@ def needed(path):
         most = max(most, needs[-1])
     expandable = None
     if request["expandable"]:
-        _checked(_library().vl_set_allocator(b"expandable_segments:True"))
+        # Alone: a limit of what may be split that the script has set is none then.
+        _checked(_library().vl_set_allocator(b"expandable_segments:True,max_split_size_mb:1048576"))
         expandable = courses[0].reserved(request["courses"][0]["sizes"], LARGE)
     _write(path, [needs, expandable])
 

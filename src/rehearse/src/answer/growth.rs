@@ -1,5 +1,6 @@
 //! Memory that grows while the script repeats something: blocks that each round makes and nothing frees.
 
+use super::passes::holder;
 use super::place::LiveBytes;
 use crate::capture::process::{Retainer, Trace};
 use serde::Serialize;
@@ -54,7 +55,9 @@ const LEAST_RISES: usize = 6;
 /// fewest of them. What is made once (an optimizer's state, a cache) is not made again, and what the last round made is its own still.
 pub fn growth(trace: &Trace, blocks: &[MemoryBlock], device: u16, name: impl Fn(&MemoryBlock) -> Option<String>) -> Option<Growth> {
     let stays = |block: &MemoryBlock| {
-        !matches!(block.category, Category::Parameters | Category::OptimizerState | Category::Workspaces | Category::KeyValueCache)
+        // Autocast keeps one copy of each weight, however often its modules are called.
+        let is_made_once = [Category::Parameters, Category::OptimizerState, Category::Workspaces, Category::AutocastCopies];
+        !is_made_once.contains(&block.category) && block.category != Category::KeyValueCache
     };
     let blocks = blocks.iter().filter(|block| block.device == device && stays(block));
     let blocks: Vec<(&MemoryBlock, String)> = blocks.filter_map(|block| Some((block, name(block)?))).collect();
@@ -157,12 +160,8 @@ fn kept_by(trace: &Trace, blocks: &[(&MemoryBlock, String)], lines: &[LiveBytes]
         if line.blocks == 1 {
             return of_line().next_back().and_then(|(block, _)| trace.variables.get(&block.variable));
         }
-        let mut bytes: BTreeMap<u32, i64> = BTreeMap::new();
-        of_line()
-            .filter(|(block, _)| block.lives_after(end))
-            .for_each(|(block, _)| *bytes.entry(block.variable).or_default() += block.rounded);
-        let most = bytes.into_iter().max_by_key(|(_, bytes)| *bytes).filter(|(_, bytes)| 2 * bytes > line.bytes);
-        most.and_then(|(variable, _)| trace.variables.get(&variable))
+        let left = of_line().map(|(block, _)| *block).filter(|block| block.lives_after(end));
+        holder(left, line.bytes).and_then(|variable| trace.variables.get(&variable))
     };
     let all: i64 = lines.iter().map(|line| line.bytes).sum();
     let variables: Vec<&Retainer> = lines.iter().filter(|line| line.bytes * 20 >= all).filter_map(holds).collect();

@@ -5,7 +5,7 @@ use crate::capture::process::Trace;
 use base::order::grouped;
 use serde::Serialize;
 use sim::trace::{Category, Event, Kind, MemoryBlock, PassFlags, Phase};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Whether a script trains: then what it does without gradients is evaluation, else inference. One that ended in its first forward pass does
 /// where that had gradients and the module's own flag says so.
@@ -77,8 +77,11 @@ pub fn needless_graphs(trace: &Trace, blocks: &[MemoryBlock], device: u16, momen
 pub struct Leftover {
     /// The line that made it.
     pub made: LiveBytes,
-    /// The script's variable that held it when that was last looked at.
+    /// The script's variable that held it, and no graph, when that was last looked at.
     pub variable: Option<String>,
+    /// Whether it is a copy of weights, or of an optimizer's state.
+    #[serde(skip)]
+    pub is_copy: bool,
 }
 
 /// The lines of which most is left, where it is at least a hundredth of the peak.
@@ -104,7 +107,12 @@ pub fn leftovers(
     let is_left = |block: &&MemoryBlock| {
         let comes_and_goes = matches!(
             block.category,
-            Category::Activations | Category::Temporaries | Category::Outputs | Category::Data | Category::OptimizerTemporaries
+            Category::Activations
+                | Category::Temporaries
+                | Category::Outputs
+                | Category::Data
+                | Category::OptimizerTemporaries
+                | Category::WeightCopies
         );
         let is_there = block.device == device && block.made() <= moment && block.lives_after(moment);
         is_there && comes_and_goes && events[block.made()].phase != Phase::Load && outlives(block)
@@ -112,10 +120,11 @@ pub fn leftovers(
     let total: i64 =
         blocks.iter().filter(|block| block.device == device && block.lives_after(moment)).map(|block| block.rounded).sum();
     let left = |(name, blocks): (String, Vec<&MemoryBlock>)| {
-        let variable = blocks.iter().find_map(|block| trace.variables.get(&block.variable));
         let bytes = blocks.iter().map(|block| block.rounded).sum();
+        let variable = holder(blocks.iter().copied(), bytes).and_then(|variable| trace.variables.get(&variable));
+        let is_copy = blocks.iter().any(|block| block.category == Category::WeightCopies);
         let made = LiveBytes { name, bytes, blocks: blocks.len(), source: None };
-        Leftover { made, variable: variable.map(|variable| variable.name.clone()) }
+        Leftover { made, variable: variable.map(|variable| variable.name.clone()), is_copy }
     };
     let by_line = grouped(blocks.iter().filter(is_left).filter_map(|block| Some((name(block)?, block))));
     let mut found: Vec<Leftover> = by_line.into_iter().map(left).filter(|line| line.made.bytes * 100 >= total).collect();
@@ -123,8 +132,15 @@ pub fn leftovers(
     found
 }
 
+/// The variable that holds more than half of so many bytes.
+pub fn holder<'a>(blocks: impl Iterator<Item = &'a MemoryBlock>, of: i64) -> Option<u32> {
+    let mut held: BTreeMap<u32, i64> = BTreeMap::new();
+    blocks.filter(|block| block.variable != 0).for_each(|block| *held.entry(block.variable).or_default() += block.rounded);
+    held.into_iter().max_by_key(|(_, bytes)| *bytes).filter(|(_, bytes)| 2 * bytes > of).map(|(variable, _)| variable)
+}
+
 /// Names what autocast made of weights: a cast in the module of a parameter, of half its bytes, that outlives what made it. It keeps them until
-/// its region is left, but for those that no backward pass wants. Whether there is any of either kind.
+/// its region is left, over several forward passes, too, but for those that no backward pass wants. Whether there is any of either kind.
 pub fn name_autocast_copies(trace: &Trace, blocks: &mut [MemoryBlock]) -> bool {
     // A cast allocates by itself: no kernel of the GPU has begun then.
     let casts = |event: &Event| event.operator == 0;
@@ -136,12 +152,14 @@ pub fn name_autocast_copies(trace: &Trace, blocks: &mut [MemoryBlock]) -> bool {
         }
     }
     let mut found = false;
-    for block in blocks.iter_mut().filter(|block| matches!(block.category, Category::Activations | Category::Temporaries)) {
+    let is_made =
+        |block: &&mut MemoryBlock| matches!(block.category, Category::Activations | Category::Temporaries | Category::Outputs);
+    for block in blocks.iter_mut().filter(is_made) {
         let made = &trace.events[block.made()];
         let Some(module) = trace.modules.get(&made.module).filter(|_| casts(made)) else { continue };
         if parameters.contains_key(&(block.device, module.as_str(), 2 * block.bytes)) {
             found = true;
-            if block.category == Category::Activations {
+            if block.category != Category::Temporaries {
                 block.category = Category::AutocastCopies;
             }
         }

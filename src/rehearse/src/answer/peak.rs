@@ -2,10 +2,10 @@
 
 use super::contents::{BlockGroup, contents};
 use super::passes::{pass_of, phase_name, step_of, trains};
-use super::place::{LiveBytes, MOST_ROWS, alike, module_of};
+use super::place::{BEFORE_FORWARD, LiveBytes, MOST_ROWS, alike, module_of};
 use crate::capture::process::{Frame, Trace};
 use serde::Serialize;
-use sim::trace::{MemoryBlock, Phase};
+use sim::trace::{Event, Kind, MemoryBlock, Phase};
 use std::collections::HashMap;
 
 /// The moment at which most bytes were allocated, or at which memory ran out.
@@ -57,7 +57,7 @@ pub fn peak(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -
     modules.truncate(MOST_ROWS);
     Peak {
         step: step_of(event, trains),
-        phase: phase_name(event.phase, trains),
+        phase: if is_before_forward(events, moment) { BEFORE_FORWARD } else { phase_name(event.phase, trains) },
         pass: pass_of(events, moment),
         line: line(event.stack),
         called_from: trace.own_line(event.stack).cloned(),
@@ -74,4 +74,14 @@ pub fn peak(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -
             Some(if frame.line > 0 { format!("{}:{}", frame.file, frame.line) } else { frame.file.clone() })
         }),
     }
+}
+
+/// Whether an event after a step comes before the first forward pass of the next, of a script whose models are modules.
+fn is_before_forward(events: &[Event], moment: usize) -> bool {
+    let (event, has_begun) = (&events[moment], |event: &Event| event.kind == Kind::Pass);
+    let begin = events.partition_point(|other| other.step < event.step);
+    event.phase == Phase::Forward
+        && event.step > 0
+        && events[..begin].iter().any(has_begun)
+        && !events[begin..moment].iter().any(has_begun)
 }

@@ -15,10 +15,14 @@ pub struct LiveBytes {
     pub source: Option<String>,
 }
 
+/// What a script does after a step, before the next one's forward pass: it loads a batch, or copies its weights.
+pub const BEFORE_FORWARD: &str = "before forward";
+
 /// When something was, in words.
 pub fn moment(phase: &str, step: u32, pass: i64) -> String {
     match (phase, step) {
         ("load", _) => "while loading".to_string(),
+        (BEFORE_FORWARD, step) => format!("before the forward pass of step {step}"),
         ("optimizer", step) => format!("in the optimizer's step {step}"),
         ("evaluation" | "generation", 0) => format!("in {phase}, at forward pass {pass}"),
         ("evaluation" | "generation", step) => format!("in {phase} after step {step}"),

@@ -68,7 +68,7 @@ impl ProcessAnswer {
 pub struct Fragmentation {
     /// Most reserved less most allocated: what the allocator's cache holds in pieces that nothing fitted into.
     pub reserved_beyond_allocated: i64,
-    /// Most reserved with `expandable_segments:True`; none where that is set already, or was not asked for.
+    /// Most reserved with `expandable_segments:True` alone; none where that is set already, or was not asked for.
     pub reserved_if_expandable: Option<i64>,
 }
 

@@ -141,9 +141,11 @@ pub fn needed(rehearsal: &Rehearsal, processes: &[ProcessAnswer], traces: &[Trac
         ReplayRequest { course, allocated: alike[0].peak_allocated, reserved }
     }
     let is_expandable = trace_of(worst[0]).is_some_and(|trace| trace.events.iter().any(|event| event.kind == Kind::SegmentMap));
+    // A block that may not be split is not used again, and expandable segments grow by each.
+    let has_limit = first.settings.as_deref().is_some_and(|set| set.contains("max_split_size_mb"));
     // Where each has a card of its own, the one that needs most decides.
     let each = cards.iter().any(|card| card.beside().count() > 1);
-    let asked = NeedsRequest { courses: courses.iter().map(request).collect(), each, expandable: !is_expandable };
+    let asked = NeedsRequest { courses: courses.iter().map(request).collect(), each, expandable: has_limit || !is_expandable };
     let (needs, expandable): (Vec<Option<i64>>, Option<i64>) = first.asked(rehearsal, "needed", &asked)?;
     let most = needs.iter().flatten().max().copied().unwrap_or(0);
     let least_of = |of: &OnCard| {

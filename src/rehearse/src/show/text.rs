@@ -190,7 +190,7 @@ fn cached(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     let saves = worst.fragmentation.reserved_if_expandable.map(|expandable| (expandable, reserved - expandable));
     match saves.filter(|(_, saved)| *saved >= 64 << 20 && *saved * 20 >= reserved) {
         Some((expandable, _)) => {
-            writeln!(text, ". With PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True it would reserve {}.", bytes(expandable))
+            writeln!(text, ". With PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True alone it would reserve {}.", bytes(expandable))
         }
         None => writeln!(text, "."),
     }
@@ -607,13 +607,15 @@ fn needless_graphs(found: &NeedlessGraphs) -> Finding {
 
 fn leftover(left: &Leftover, worst: &ProcessAnswer) -> String {
     let made = growth_at(&left.made);
-    let Some(variable) = &left.variable else { return made };
+    let on_host = "keep this copy of weights or state on the host (.cpu())";
+    let Some(variable) = &left.variable else { return if left.is_copy { format!("{made}: {on_host}") } else { made } };
     let mut keepers = worst.growth.iter().flat_map(|growth| &growth.kept_by);
     let (name, keeper) = (on_one_line(variable), keepers.find(|keeper| keeper.name == *variable));
     let remedy = match keeper.map(|keeper| (keeper.has_graphs(), keeper.what.starts_with("a sum"))) {
         Some((true, true)) => "add loss.item() to it, or loss.detach(), in place of the loss with its graph".to_string(),
         Some((true, false)) => "put .item() or .detach() of them into it, in place of tensors with their graphs".to_string(),
         Some((false, _)) => "move what it keeps to the host (.cpu()), or keep less".to_string(),
+        None if left.is_copy => on_host.to_string(),
         None => format!("del {name} after its last use"),
     };
     format!("{made}, held by `{name}`: {remedy}")
