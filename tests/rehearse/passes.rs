@@ -311,3 +311,59 @@ for _ in range(3):
     let said = text_of(&output);
     assert!(said.contains("temporaries of one forward pass: ") && !said.contains("checkpoint-"), "{said}");
 }
+
+/// What a variable's name is said of, and what a copy is called.
+const HOLDERS: &str = "
+import copy, sys, torch
+from torch import nn
+what = sys.argv[1]
+blocks = nn.ModuleList([nn.Linear(1024, 1024, bias=False) for _ in range(8)]).cuda()
+x = torch.randn(64, 1024, device='cuda')
+if what == 'autocast':
+    with torch.no_grad(), torch.autocast('cuda', torch.float16):
+        for block in blocks: x = block(x)
+elif what == 'graphs':
+    kept = []
+    for _ in range(6):
+        x = torch.randn(4096, 1024, device='cuda')
+        kept.append(blocks[0](blocks[1](x).relu()))
+elif what == 'create_graph':
+    for _ in range(6):
+        blocks[0](x).norm().backward(create_graph=True)
+else:
+    optimizer = torch.optim.SGD(blocks.parameters(), 0.1, momentum=0.9)
+    for step in range(3):
+        y = x
+        for block in blocks: y = block(y)
+        y.sum().backward(); optimizer.step(); optimizer.zero_grad()
+        if step == 0:
+            best = copy.deepcopy([blocks.state_dict(), optimizer.state_dict()]) if what == 'deepcopy' else {k: v.clone() for k, v in blocks.state_dict().items()}
+";
+
+#[test]
+fn a_variable_is_named_where_nothing_else_holds_the_memory_and_a_copy_is_no_activation() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("holders.py");
+    std::fs::write(&script, HOLDERS).unwrap();
+    let of = |what: &str| rehearsed(folder.path(), &script, &[what]);
+    let weights = 8 * 1024 * 1024 * 4;
+
+    // Half of each weight, once, though the blocks are called one by one.
+    let (said, answer) = of("autocast");
+    assert_eq!(held(&answer, "autocast's copies of weights"), weights / 2, "{said}");
+    assert!(!said.contains("Memory grows") && !said.contains("held by"), "{said}");
+
+    // The graphs in `kept` hold each `x`, so that `del x` frees none of them.
+    let (said, _) = of("graphs");
+    assert!(said.contains("kept, a list of 3 tensors or more with their graphs") && !said.contains("`x`"), "{said}");
+
+    let (said, _) = of("create_graph");
+    assert!(said.contains("backward(create_graph=True), which leaves gradients with their graphs"), "{said}");
+
+    // Of the model and of the momentum, or of the model.
+    for (what, copies) in [("deepcopy", 2 * weights), ("clone", weights)] {
+        let (said, answer) = of(what);
+        assert_eq!(held(&answer, "copies of weights"), copies, "{said}");
+        assert!(said.contains("keep this copy of weights or state on the host"), "{said}");
+    }
+}

@@ -182,10 +182,11 @@ def look_at_variables():
             continue
         _label_weights(value)
         tensors = [each for each in _tensors_in(value, DEEPEST - 1) if not isinstance(each, torch.nn.Parameter)]
-        alone = [each for each in tensors if _is_held_by_variables(each)]
-        if alone:
-            labels.label_variable(alone, name, *where)
         how = _retains(value, tensors)
+        # Who holds graphs holds what they have saved.
+        labelled = tensors if how and "graphs" in how else [each for each in tensors if _is_held_by_variables(each)]
+        if labelled:
+            labels.label_variable(labelled, name, *where)
         if how:
             _retainers.setdefault(id(value), (name, how, *where))
     own = next(_own_frames(), None) if labels.gradients_have_graphs() else None
@@ -197,8 +198,10 @@ def look_at_variables():
 def _is_held_by_variables(tensor):
     """Whether memory is free when the script drops its variables: no graph has saved the tensor or a view of it."""
     try:
-        # Of its storage one use is the tensor's, and one is this function's.
-        return tensor._use_count() == 1 and torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) == 2
+        base = tensor._base
+        # Of its storage one use is the tensor's, one that of what it is a view of, and one this function's.
+        uses, own = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata), 2 if base is None else 3
+        return tensor._use_count() == 1 and uses == own and (base is None or base._use_count() == 2)
     # A class of tensors without a storage of its own.
     except (NotImplementedError, RuntimeError):
         return True

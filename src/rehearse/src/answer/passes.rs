@@ -77,7 +77,7 @@ pub fn needless_graphs(trace: &Trace, blocks: &[MemoryBlock], device: u16, momen
 pub struct Leftover {
     /// The line that made it.
     pub made: LiveBytes,
-    /// The script's variable that held it, and no graph, when that was last looked at.
+    /// The script's variable that held it when that was last looked at, and no graph but those that the variable keeps.
     pub variable: Option<String>,
     /// Whether it is a copy of weights, or of an optimizer's state.
     #[serde(skip)]
@@ -121,7 +121,14 @@ pub fn leftovers(
         blocks.iter().filter(|block| block.device == device && block.lives_after(moment)).map(|block| block.rounded).sum();
     let left = |(name, blocks): (String, Vec<&MemoryBlock>)| {
         let bytes = blocks.iter().map(|block| block.rounded).sum();
-        let variable = holder(blocks.iter().copied(), bytes).and_then(|variable| trace.variables.get(&variable));
+        let has_graphs = |number: &u32| {
+            trace
+                .variables
+                .get(number)
+                .is_some_and(|variable| trace.keepers.iter().any(|of| of.has_graphs() && of.name == variable.name))
+        };
+        let of_graphs = || blocks.iter().map(|block| block.variable).find(has_graphs);
+        let variable = holder(blocks.iter().copied(), bytes).or_else(of_graphs).and_then(|variable| trace.variables.get(&variable));
         let is_copy = blocks.iter().any(|block| block.category == Category::WeightCopies);
         let made = LiveBytes { name, bytes, blocks: blocks.len(), source: None };
         Leftover { made, variable: variable.map(|variable| variable.name.clone()), is_copy }
