@@ -80,10 +80,14 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
         row(text, "needs at least", needs, &smallest(answer))?;
     }
     writeln!(text)?;
-    place(text, worst)?;
-    // Where memory ran out less can be there than was before.
-    let is_less = worst.out_of_memory.is_some() && worst.peak.bytes < worst.peak_allocated;
-    let then = if is_less { format!(", {} then", bytes(worst.peak.bytes)) } else { String::new() };
+    let ran_out = answer.processes.iter().find(|process| process.out_of_memory.is_some());
+    place(text, ran_out.unwrap_or(worst))?;
+    let then = match worst.out_of_memory {
+        None if ran_out.is_some() => format!(", of process {}, which has most", worst.process),
+        // Where memory ran out less can be there than was before.
+        Some(_) if worst.peak.bytes < worst.peak_allocated => format!(", {} then", bytes(worst.peak.bytes)),
+        _ => String::new(),
+    };
     table(text, &format!("What fills it{then}"), &worst.peak.categories, usize::MAX, worst.peak.bytes)?;
     table(text, "by module", &worst.peak.modules, ROWS, worst.peak.bytes)?;
     table(text, "by line", &worst.peak.lines, ROWS, worst.peak.bytes)?;
@@ -212,7 +216,8 @@ pub fn headline(answer: &Answer) -> String {
     let no_code = answer.no_code.as_ref().map(|why| format!("But {}.", first_line(why)));
     let streams = streams_said(answer).filter(|_| answer.verdict.fits());
     let grows = grows(answer, answer.gpu.memory, Some(answer.headroom));
-    [Some(verdict(answer)), managed(answer), streams, no_code, others_said(answer), host, grows, unseen(answer)]
+    let crowded = cards::crowded(answer);
+    [Some(verdict(answer)), crowded, managed(answer), streams, no_code, others_said(answer), host, grows, unseen(answer)]
         .into_iter()
         .flatten()
         .collect::<Vec<String>>()
@@ -303,6 +308,10 @@ fn verdict(answer: &Answer) -> String {
         ),
         RehearsalVerdict::DoesNotFit => {
             let more = match answer.needs_at_least {
+                // A larger card is no remedy where others stand idle.
+                Some(needs) if needs > gpu.memory && cards::crowded(answer).is_some() => {
+                    format!(" One GPU for all would need at least {}.", bytes(needs))
+                }
                 Some(needs) if needs > gpu.memory => {
                     let card = answer.smallest_card.map_or("no known card has that".to_string(), |card| format!("{card} has that"));
                     format!(" It needs at least {}, {} more: {card}.", bytes(needs), bytes(needs - gpu.memory))
