@@ -260,7 +260,8 @@ pub fn unseen(answer: &Answer) -> Option<String> {
     let mut not_reached: Vec<String> = worst.unreached.iter().filter(|row| phases.insert(&row.phase)).map(place).collect();
     let was_given = || answer.notes.iter().any(|note| note.starts_with("--longest: of "));
     if !worst.varied.is_empty() && !was_given() {
-        not_reached.push("batches larger than those that were seen (--longest)".to_string());
+        let flag = if worst.has_loader { " (--longest)" } else { "" };
+        not_reached.push(format!("batches larger than those that were seen{flag}"));
     }
     (!not_reached.is_empty()).then(|| format!("Not reached: {}.", not_reached.join(", ")))
 }
@@ -520,6 +521,7 @@ impl Finding {
 /// What there is to know of how a process uses memory; some without rows, which say nothing.
 pub fn findings(worst: &ProcessAnswer) -> Vec<Finding> {
     let unreached = format!("Not reached in {} steps, so in no figure here; --steps all runs the script to its end:", worst.steps);
+    let longest = if worst.has_loader { " (--longest rehearses the DataLoader's largest)" } else { "" };
     let left = match worst.steps {
         0 => "Made in an earlier forward pass and still there at the peak:",
         _ => "There at the peak, and kept beyond the step that made it:",
@@ -531,7 +533,7 @@ pub fn findings(worst: &ProcessAnswer) -> Vec<Finding> {
         ),
         Finding::new(unreached, worst.unreached.iter().map(unreached_at)),
         Finding::new(
-            "Batches differ in size from step to step; a larger one would need more (--longest rehearses the DataLoader's largest):",
+            format!("Batches differ in size from step to step; a larger one would need more{longest}:"),
             worst.varied.iter().map(varied_of),
         ),
     ];
