@@ -133,7 +133,7 @@ fn on_device(trace: &Trace, blocks: &[MemoryBlock], casts_weights: bool, device:
         peak_allocated: most.allocated,
         peak_reserved: most.reserved,
         peak: peak(trace, blocks, device, moment),
-        phases: phases(events, meters(trace, device), counts),
+        phases: phases(trace, meters(trace, device), counts),
         fragmentation: Fragmentation { reserved_beyond_allocated: most.reserved - most.allocated, reserved_if_expandable: None },
         placeholders: placeholders(trace),
         uncounted: uncounted(trace),
