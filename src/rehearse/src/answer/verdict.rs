@@ -297,7 +297,8 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     if run.timed_out && enough {
         notes.push("it had not ended by itself when the time of --timeout was over; its steps had been seen".to_string());
     }
-    if failed && !run.timed_out && !run.interrupted && processes.iter().all(|process| process.exception.is_none()) {
+    let is_named = one_failed.is_some() || processes.iter().any(|process| process.exception.is_some());
+    if failed && !run.timed_out && !run.interrupted && !is_named {
         let rank = missing.map_or(String::new(), |rank| format!("rank {rank} ended before its steps were done; "));
         notes.push(format!("{rank}the command did not end well: {}", run.end()));
     }
@@ -412,7 +413,7 @@ fn device_flags(command: &[String]) -> String {
         })
     };
     match Vec::from_iter(words.filter(is_device).collect::<BTreeSet<&str>>()).as_slice() {
-        [] => ": have it put its model and batches there, as with .to(\"cuda\"), or set its flag or setting for the device, as in --device cuda".to_string(),
+        [] => ": have it put its model and batches on the GPU, as with .to(\"cuda\"), or set its flag or setting for the device, as in --device cuda".to_string(),
         flags => format!("; it has {}: set that, as in --device cuda", flags.join(", ")),
     }
 }
