@@ -428,7 +428,8 @@ pub fn answers(traces: &[Trace], command_failed: bool) -> Vec<ProcessAnswer> {
     answers
 }
 
-/// Where memory ran out for a process that has little of the card itself, the one beside it that has most comes first: why it does not fit is there.
+/// Where memory ran out for a process that has little of the card itself, the one beside it that has most comes first: why it does not fit is
+/// there.
 fn fullest_first(processes: &mut [ProcessAnswer], cards: &[CardAnswer]) {
     let Some(ran_out) = processes.first().filter(|first| first.out_of_memory.is_some()) else { return };
     let is_it = |process: &ProcessAnswer, of: &OnCard| (of.process, of.device) == (process.process, Some(process.device));

@@ -45,8 +45,8 @@ pub(super) fn crowded(answer: &Answer) -> Option<String> {
     };
     (used < ranks.min(there)).then(|| {
         format!(
-            "All {ranks} ranks use {named}, of {there}: torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"])) before the model is made gives \
-             each its own (where mp.spawn starts them: set_device(rank))."
+            "All {ranks} ranks use {named}, of {there}: torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"])) before the model is made \
+             gives each its own (where mp.spawn starts them: set_device(rank))."
         )
     })
 }
