@@ -43,12 +43,9 @@ pub(super) fn crowded(answer: &Answer) -> Option<String> {
         [one] => format!("GPU {} alone", one.card),
         several => format!("{} GPUs", several.len()),
     };
-    (used < ranks.min(there)).then(|| {
-        format!(
-            "All {ranks} ranks use {named}, of {there}: torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"])) before the model is made \
-             gives each its own (where mp.spawn starts them: set_device(rank))."
-        )
-    })
+    let line = r#"torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))"#;
+    let gives = format!("{line} before the model is made gives each its own (where mp.spawn starts them: set_device(rank))");
+    (used < ranks.min(there)).then(|| format!("All {ranks} ranks use {named}, of {there}: {gives}."))
 }
 
 /// Why a script that fitted may not.
