@@ -205,6 +205,15 @@ fn a_time_out_is_called_one() {
     assert!(!said.contains("FAILED") && !said.contains("DOES NOT FIT"), "{said}");
 }
 
+#[test]
+fn what_follows_the_last_step_is_none() {
+    let scene = Scene::new(&format!("{TRAIN}\nx = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')\n"));
+    let (output, answer) = scene.run(&["--steps", "all"]);
+    let process = &answer["processes"][0];
+    let steps = process["phases"].as_array().unwrap().iter().map(|row| row["step"].as_u64().unwrap());
+    assert_eq!((steps.max(), &process["peak"]["step"]), (Some(3), &0.into()), "{}", error(&output));
+}
+
 /// Batches are halved until one fits, as accelerate's `find_executable_batch_size` does it.
 const HALVING: &str = "
 import os, sys, time, torch

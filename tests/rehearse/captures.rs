@@ -133,6 +133,18 @@ fn a_token_is_timed_that_compiled_nothing() {
     assert!((seconds(&capture) / warm - 1.0).abs() < 0.1, "{warm} s, then {} s", seconds(&capture));
 }
 
+/// The first pass warms up, which takes this machine's time.
+#[test]
+fn all_passes_take_no_longer_than_as_many_of_the_longest() {
+    let mut capture = rehearse::Capture::open(&common::root().join("tests/rehearse/captures/kept_graphs.cap")).unwrap();
+    let first = capture.traces[0].work.iter_mut().find(|work| work.begins_pass).unwrap();
+    first.host_nanoseconds += 5_000_000_000;
+    let time = rehearse::time::predict(&capture.traces[0], &capture.card, 0, 1.0).unwrap();
+    let most = 12.0 * time.step_seconds;
+    assert_eq!(time.passes, Some(12));
+    assert!((0.9 * most..1.001 * most).contains(&time.total_seconds), "{} s beside {} s", time.total_seconds, time.step_seconds);
+}
+
 /// A forward pass that a technique cuts in two takes as long as before.
 #[test]
 fn passes_that_were_one_count_together() {

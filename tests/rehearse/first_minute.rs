@@ -120,7 +120,21 @@ while made < 2 or told.endless:
     made += 1
     time.sleep(4 if told.endless else 0)
 ";
-    let scene = Scene::new(&[("train.py", on_cpu)]);
+    let ranks = "
+import socket, time, torch
+def work(rank, port):
+    torch.distributed.init_process_group('nccl', init_method=f'tcp://localhost:{port}', rank=rank, world_size=2)
+    torch.cuda.set_device(rank)
+    x = torch.ones(1, device='cuda')
+    time.sleep(100)
+if __name__ == '__main__':
+    with socket.socket() as free:
+        free.bind(('localhost', 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(work, (port,), 2)
+";
+    let without = "import torch\ntorch.nn.Linear(8, 8)(torch.ones(8)).sum().backward()\n";
+    let scene = Scene::new(&[("train.py", on_cpu), ("ranks.py", ranks), ("plain.py", without)]);
     let short = scene.run(&["--gpu", "t4"], &["python", "train.py"]);
     assert_eq!(short.status.code(), Some(2), "{}", said(&short));
     assert!(
@@ -134,6 +148,11 @@ while made < 2 or told.endless:
     assert!(endless.contains("optimizer steps on the CPU and was ended; it has --device: set that"), "{endless}");
     let one = said(&scene.run(&["--gpu", "t4"], &["python", "train.py", "--count"]));
     assert!(one.contains("THE SCRIPT FAILED with AssertionError") && one.contains("--gpus 2 shows it more"), "{one}");
+    let one = said(&scene.run(&["--gpu", "t4"], &["python", "ranks.py"]));
+    assert!(one.contains(" on rank 1 (process ") && one.contains("    at      ranks.py:5 (work)"), "{one}");
+    assert!(one.contains("--gpus 2 shows it more") && !one.contains("the command did not end well"), "{one}");
+    let plain = said(&scene.run(&["--gpu", "t4"], &["python", "plain.py"]));
+    assert!(plain.contains("have it put its model and batches on the GPU"), "{plain}");
 }
 
 #[test]

@@ -54,6 +54,10 @@ elif role == "other":
 elif role == "two":
     # At one time, by a shell.
     sys.exit(subprocess.run(f"{sys.executable} {__file__} train 15 & {sys.executable} {__file__} train 15; code=$?; wait; exit $code", shell=True).returncode)
+elif role == "ranks":
+    # As torchrun starts them, but for the ports.
+    command = f"RANK=0 {sys.executable} {__file__} train 15 & RANK=1 {sys.executable} {__file__} train 15; code=$?; wait $! || code=$?; exit $code"
+    sys.exit(subprocess.run(command, shell=True).returncode)
 else:
     import torch
 

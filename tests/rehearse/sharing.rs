@@ -53,6 +53,25 @@ fn two_that_fit_alone_do_not_fit_together() {
     );
 }
 
+/// The one that runs out has nothing itself.
+#[test]
+fn ranks_that_all_take_the_first_gpu_hear_of_the_others_and_of_what_fills_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = vramlab(folder.path());
+    let output = command.args(["--gpus", "2", "--"]).args([common::python(), own("sharing.py")]).arg("ranks").output().unwrap();
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{error}");
+    for part in [
+        "All 2 ranks use GPU 0 alone, of 2: torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"])) before",
+        "Out of memory while loading, allocating 15.0 GiB",
+        "peak allocated   15.0 GiB",
+        "which has most\n      15.0 GiB",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    assert!(!error.contains("rtx-5090 has that"), "{error}");
+}
+
 /// Also with settings of the allocator that tell nobody what it does.
 #[test]
 fn other_streams_keep_memory_as_long_as_the_gpu_is_behind() {

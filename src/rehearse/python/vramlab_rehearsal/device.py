@@ -11,6 +11,8 @@ from .session import remarks, simulated, use_the_caching_allocator
 
 FORWARD, BACKWARD, OPTIMIZER, EVALUATION, GENERATION = 1, 2, 3, 4, 5
 library = None
+# Whether Python asked for the time between two events: DDP's logger does by itself.
+_asks_for_times = False
 # How many entries of PyTorch's own memory history the script wants; None where it wants none.
 _history = None
 
@@ -38,6 +40,7 @@ def wait_for_cuda(torch, follow):
     """Opens the library when CUDA comes up, before whatever else waits for that, and then has the script followed."""
     torch.cuda._queued_calls.insert(0, (functools.partial(_open, torch, follow), []))
     _share_history(torch)
+    _watch_events(torch)
 
 
 def _open(torch, follow):
@@ -127,9 +130,9 @@ def tell_of_third_party(failed):
 
     if counted("vramlab_dry_managed"):
         notes.note(managed=counted("vramlab_dry_managed"))
-    if counted("vramlab_dry_timed"):
+    if _asks_for_times and counted("vramlab_dry_timed"):
         notes.note(note="elapsed_time of CUDA events is predicted here, as this answer's times are: what the script made of it, such as TFLOP/s, was not measured")
-    if counted("vramlab_dry_untimed"):
+    if _asks_for_times and counted("vramlab_dry_untimed"):
         notes.note(note="elapsed_time of CUDA events was 0.01 ms here, since nothing predicts it (a size has no speed: name a card): what the script makes of it says nothing")
     for name in ask("libnvidia-ml.so.1", "vramlab_runtime_third_party"):
         notes.note(note=f"{name} has CUDA kernels of its own: they were not launched; what it allocates through PyTorch is counted")
@@ -217,6 +220,14 @@ def tell_kernel(name, is_reduction, traffic):
 def close():
     if library is not None:
         library.vl_close_python()
+
+
+def _watch_events(torch):
+    @instead("elapsed_time", torch.cuda.Event)
+    def elapsed_time(self, *arguments, **more):
+        global _asks_for_times
+        _asks_for_times = True
+        return elapsed_time.__wrapped__(self, *arguments, **more)
 
 
 def _share_history(torch):

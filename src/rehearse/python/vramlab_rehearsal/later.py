@@ -11,6 +11,9 @@ from .deciding import is_harmless, name_of
 
 # Values of a counter that are tried in a branch's condition, and deepest attributes.
 MOST_VALUES, MOST_DEPTH = 64, 4
+# Calls that take no memory of the GPU, beside those that are there for numbers: of these names, or of these modules.
+_OF_THE_HOST = {"destroy_process_group", "empty_cache", "makedirs", "mkdir", "open", "remove", "sleep", "unlink"}
+_OF_THE_HOST |= {"csv", "datetime", "gc", "json", "logging", "mlflow", "plt", "shutil", "sys", "time", "wandb"}
 # So many elements of a list are looked at.
 MOST_ITEMS = 1 << 20
 # Functions of libraries that make steps, by parts of their names.
@@ -99,11 +102,19 @@ def _is_definition(node):
 def _matters(node):
     """Whether it may take memory: calls something that is not there for numbers, or has parameters be trained."""
     for part in ast.walk(node):
-        if isinstance(part, ast.Call) and not is_harmless(name_of(part)):
+        if isinstance(part, ast.Call) and not is_harmless(name_of(part)) and not {name_of(part), _root(part)} & _OF_THE_HOST:
             return True
         if isinstance(part, ast.Attribute) and part.attr == "requires_grad" and isinstance(part.ctx, ast.Store):
             return True
     return False
+
+
+def _root(call):
+    """`json` of `json.loads(...)`, `open` of `open(...).read()`."""
+    owner = call
+    while isinstance(owner, (ast.Attribute, ast.Call)):
+        owner = owner.value if isinstance(owner, ast.Attribute) else owner.func
+    return getattr(owner, "id", "")
 
 
 def _text(node):

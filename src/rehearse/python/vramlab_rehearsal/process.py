@@ -229,11 +229,11 @@ def _watch_children(torch):
         _ended()
 
     def watched(_=None):
-        # The first of what is done at its end, where the exception is still there.
-        if multiprocessing.parent_process() is not None:
+        # The first of what is done at its end, where the exception is still there. One that was spawned imports the script before it knows its parent.
+        if multiprocessing.parent_process() is not None or getattr(multiprocessing.current_process(), "_inheriting", False):
             util.Finalize(None, ends, exitpriority=1 << 30)
 
     os.register_at_fork(after_in_child=forked)
-    # A process begins by forgetting what its parent had to finalize; one that was spawned has begun by now.
+    # A process that was forked begins by forgetting what its parent had to finalize.
     util.register_after_fork(watched, watched)
     watched()

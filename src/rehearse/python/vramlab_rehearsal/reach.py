@@ -26,6 +26,8 @@ _iterated = weakref.WeakSet()
 # By its first parameter: models that were trained, and those that gave something without gradients.
 _trained, _asked = set(), set()
 _shapes = {}
+# Of the last forward pass.
+_last = {}
 # By step and model: samples that went through it, and tokens.
 _batches = {}
 _batches_of = 0
@@ -137,7 +139,11 @@ def _count(torch, model, named):
 
 
 def goes_backward():
-    """Of the forward passes since the last backward pass the largest counts: others are of the same samples, as for metrics or of a siamese network."""
+    """Of the forward passes since the last backward pass the largest counts: others are of the same samples, as for metrics or of a siamese network.
+    Sizes are those of the last: before it there may be an evaluation, or a pass that makes lazy weights."""
+    for key, shape in _last.items():
+        _vary(key, shape)
+    _last.clear()
     for model, size in _forward.items():
         before = _batches.get(step, {}).get(model, (0, 0))
         _batches.setdefault(step, {})[model] = before[0] + size[0], before[1] + size[1]
@@ -168,6 +174,10 @@ def _see(torch, key, value):
         return
     # Of several, as the images of a batch: how many, and the largest.
     shape = ([len(shapes)] if several else []) + [max(sizes) for sizes in zip(*shapes)]
+    _last[key] = shape
+
+
+def _vary(key, shape):
     known = _shapes.setdefault(key, [shape, shape, step])
     if len(known[0]) == len(shape):
         most = [max(sizes) for sizes in zip(known[1], shape)]

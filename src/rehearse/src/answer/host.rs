@@ -86,7 +86,7 @@ impl HostMemory {
     pub fn said(&self) -> String {
         let mut parts = Vec::new();
         if self.pinned > 0 {
-            parts.push(format!("{} pinned", Bytes(self.pinned)));
+            parts.push(format!("{} pinned (PyTorch rounds each tensor up to a power of two)", Bytes(self.pinned)));
         }
         if self.workers > 0 {
             parts.push(format!("{} with {}", counted(self.workers as usize, "worker"), Bytes(self.of_workers)));

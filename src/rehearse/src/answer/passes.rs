@@ -23,11 +23,18 @@ pub fn phase_name(phase: Phase, trains: bool) -> &'static str {
     if phase == Phase::Evaluation && !trains { "inference" } else { phase.name() }
 }
 
-/// The step that an event is of: one that is no training follows the step that has ended.
-pub fn step_of(event: &Event, trains: bool) -> u32 {
+/// Steps that had ended where the script made no other and came to its end: what follows is none.
+pub fn last_step(trace: &Trace) -> Option<u32> {
+    let last = trace.events.last()?.step;
+    let goes_back = trace.events.iter().rev().take_while(|event| event.step == last).any(|event| event.phase == Phase::Backward);
+    (last > 0 && trace.ended && trace.exception.is_none() && !goes_back).then_some(last)
+}
+
+/// The step that an event is of: one that is no training follows the step that has ended. 0 of what belongs to none.
+pub fn step_of(event: &Event, trains: bool, last_step: Option<u32>) -> u32 {
     match event.phase {
         Phase::Evaluation | Phase::Generation => event.step,
-        _ if !trains => 0,
+        _ if !trains || Some(event.step) == last_step => 0,
         _ => event.step + 1,
     }
 }

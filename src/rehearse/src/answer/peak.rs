@@ -1,7 +1,7 @@
 //! The moment at which most bytes were allocated, and what fills it.
 
 use super::contents::{BlockGroup, contents};
-use super::passes::{pass_of, phase_name, step_of, trains};
+use super::passes::{last_step, pass_of, phase_name, step_of, trains};
 use super::place::{BEFORE_FORWARD, LiveBytes, MOST_ROWS, alike, module_of};
 use crate::capture::process::{Frame, Trace};
 use serde::Serialize;
@@ -56,7 +56,7 @@ pub fn peak(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -
     let mut modules = by(&|block| module_of(trace, block).map(|name| alike(&name)));
     modules.truncate(MOST_ROWS);
     Peak {
-        step: step_of(event, trains),
+        step: step_of(event, trains, last_step(trace)),
         phase: if is_before_forward(events, moment) { BEFORE_FORWARD } else { phase_name(event.phase, trains) },
         pass: pass_of(events, moment),
         line: line(event.stack),

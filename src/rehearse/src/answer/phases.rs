@@ -1,9 +1,10 @@
 //! What each phase of each step has at most, and at its end.
 
 use super::meter::Meter;
-use super::passes::{phase_name, step_of, trains};
+use super::passes::{last_step, phase_name, step_of, trains};
+use crate::capture::process::Trace;
 use serde::Serialize;
-use sim::trace::{Event, Kind, Phase};
+use sim::trace::{Kind, Phase};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct PhaseRow {
@@ -15,11 +16,11 @@ pub struct PhaseRow {
     pub reserved: i64,
 }
 
-pub fn phases(events: &[Event], mut meters: impl Iterator<Item = Meter>, counts: impl Fn(usize) -> bool) -> Vec<PhaseRow> {
-    let trains = trains(events);
+pub fn phases(trace: &Trace, mut meters: impl Iterator<Item = Meter>, counts: impl Fn(usize) -> bool) -> Vec<PhaseRow> {
+    let (trains, last_step) = (trains(&trace.events), last_step(trace));
     let mut rows: Vec<PhaseRow> = Vec::new();
     let mut at = 0;
-    for stretch in events.chunk_by(|a, b| (a.phase, a.step) == (b.phase, b.step)) {
+    for stretch in trace.events.chunk_by(|a, b| (a.phase, a.step) == (b.phase, b.step)) {
         // Between two phases, and after the last step, nothing happens that is one of its own.
         let (mut has_allocated, mut peak, mut last) = (false, 0, Meter::default());
         for (event, meter) in stretch.iter().zip(meters.by_ref()) {
@@ -34,7 +35,8 @@ pub fn phases(events: &[Event], mut meters: impl Iterator<Item = Meter>, counts:
             continue;
         }
         let phase = stretch[0].phase;
-        let (step, name) = (if phase == Phase::Load { 0 } else { step_of(&stretch[0], trains) }, phase_name(phase, trains));
+        let step = if phase == Phase::Load { 0 } else { step_of(&stretch[0], trains, last_step) };
+        let name = phase_name(phase, trains);
         let ended = PhaseRow { step, phase: name, peak_allocated: peak, allocated: last.allocated, reserved: last.reserved };
         match rows.iter_mut().rfind(|row| row.phase == name && row.step == step) {
             Some(row) => *row = PhaseRow { peak_allocated: row.peak_allocated.max(peak), ..ended },

@@ -22,11 +22,13 @@ pub const BEFORE_FORWARD: &str = "before forward";
 pub fn moment(phase: &str, step: u32, pass: i64) -> String {
     match (phase, step) {
         ("load", _) => "while loading".to_string(),
+        (BEFORE_FORWARD, 0) => "after the last step".to_string(),
         (BEFORE_FORWARD, step) => format!("before the forward pass of step {step}"),
         ("optimizer", step) => format!("in the optimizer's step {step}"),
         ("evaluation" | "generation", 0) => format!("in {phase}, at forward pass {pass}"),
         ("evaluation" | "generation", step) => format!("in {phase} after step {step}"),
         ("inference", _) => format!("in inference, at forward pass {pass}"),
+        (_, 0) if pass == 0 => "after the last step".to_string(),
         (_, 0) => format!("at {phase} pass {pass}"),
         (phase, step) => format!("in the {phase} pass of step {step}"),
     }

@@ -47,6 +47,9 @@ pub struct ProcessAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub explicit_attention: Option<ExplicitAttention>,
     pub exception: Option<Failure>,
+    /// Whether it takes batches from a DataLoader.
+    #[serde(skip)]
+    pub has_loader: bool,
     /// Techniques of `--what-if` that the script has already.
     #[serde(skip)]
     pub in_use: Vec<&'static str>,
@@ -130,7 +133,7 @@ fn on_device(trace: &Trace, blocks: &[MemoryBlock], casts_weights: bool, device:
         peak_allocated: most.allocated,
         peak_reserved: most.reserved,
         peak: peak(trace, blocks, device, moment),
-        phases: phases(events, meters(trace, device), counts),
+        phases: phases(trace, meters(trace, device), counts),
         fragmentation: Fragmentation { reserved_beyond_allocated: most.reserved - most.allocated, reserved_if_expandable: None },
         placeholders: placeholders(trace),
         uncounted: uncounted(trace),
@@ -147,6 +150,7 @@ fn on_device(trace: &Trace, blocks: &[MemoryBlock], casts_weights: bool, device:
         needless_graphs: needless_graphs(trace, blocks, device, moment),
         explicit_attention: explicit_attention(trace, blocks, device, moment),
         exception: trace.exception.as_ref().map(|exception| failure(trace, exception)),
+        has_loader: !trace.loaders.is_empty(),
         in_use: in_use(trace, casts_weights, device),
         moment,
         left_out,

@@ -1,6 +1,6 @@
 //! Whether the script can run on the card: from what a session left to the answer.
 
-use super::cards::CardAnswer;
+use super::cards::{CardAnswer, OnCard};
 use super::ends::{self, FailedProcess, RefusedOperator};
 use super::host::HostMemory;
 use super::nccl::{self, NcclBuffers};
@@ -178,7 +178,7 @@ impl Answer {
 
     /// The same on another card, which the run names now: its name, and the time of a step.
     pub fn moved(self, run: &Capture) -> Answer {
-        let gpu = SimulatedGpu::of(&run.card, run.gpus);
+        let gpu = SimulatedGpu::of(&run.card, gpus(run));
         let (time, time_missing) = predicted(run, self.steps);
         Answer { gpu, time, time_missing, ..self }
     }
@@ -265,7 +265,7 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     if let Some(lost) = run.traces.iter().find_map(|trace| trace.lost.as_ref()) {
         bail!("the trace is incomplete, so there is no answer: writing to {}: {lost}; {}", run.folder.display(), remedy(lost));
     }
-    let processes = answers(&run.traces, !run.status().success());
+    let mut processes = answers(&run.traces, !run.status().success());
     if processes.is_empty() {
         nothing(run, name)?;
     }
@@ -284,10 +284,11 @@ pub fn answer(run: &Capture) -> Result<Answer> {
         () if !refused.is_empty() => RehearsalVerdict::FitsInPart,
         () => RehearsalVerdict::Fits,
     };
+    let cards = run.occupancy.cards(&processes, &run.traces);
+    fullest_first(&mut processes, &cards);
     let worst = processes.first();
     let figure = |of: fn(&ProcessAnswer) -> i64| worst.map_or(0, of);
     let (memory, context) = (run.card.memory.cast_signed(), run.card.context.cast_signed());
-    let cards = run.occupancy.cards(&processes, &run.traces);
     let on_device = cards.first().map_or(figure(|p| p.peak_reserved) + context, |card| card.peak);
     let mut said = HashSet::new();
     let of_processes = run.traces.iter().flat_map(|trace| &trace.notes).filter(|note| said.insert(*note));
@@ -296,7 +297,8 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     if run.timed_out && enough {
         notes.push("it had not ended by itself when the time of --timeout was over; its steps had been seen".to_string());
     }
-    if failed && !run.timed_out && !run.interrupted && processes.iter().all(|process| process.exception.is_none()) {
+    let is_named = one_failed.is_some() || processes.iter().any(|process| process.exception.is_some());
+    if failed && !run.timed_out && !run.interrupted && !is_named {
         let rank = missing.map_or(String::new(), |rank| format!("rank {rank} ended before its steps were done; "));
         notes.push(format!("{rank}the command did not end well: {}", run.end()));
     }
@@ -309,7 +311,7 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     let mut answer = Answer {
         schema: SCHEMA,
         command: run.command.clone(),
-        gpu: SimulatedGpu::of(&run.card, run.gpus),
+        gpu: SimulatedGpu::of(&run.card, gpus(run)),
         verdict,
         no_code: run.traces.iter().find_map(|trace| trace.no_code.clone()),
         failed: one_failed.filter(|_| verdict == RehearsalVerdict::ScriptFailed),
@@ -341,6 +343,11 @@ pub fn answer(run: &Capture) -> Result<Answer> {
         answer.verdict = RehearsalVerdict::BarelyFits;
     }
     Ok(answer)
+}
+
+/// GPUs of the simulated machine: where nobody says how many, it has one for each rank that was started on it.
+fn gpus(run: &Capture) -> u32 {
+    run.traces.iter().filter_map(|trace| Some(trace.devices.as_ref()?.1)).fold(run.gpus, u32::max)
 }
 
 /// The time of a step, of the process whose steps take longest; or why there is none.
@@ -406,7 +413,7 @@ fn device_flags(command: &[String]) -> String {
         })
     };
     match Vec::from_iter(words.filter(is_device).collect::<BTreeSet<&str>>()).as_slice() {
-        [] => ": have it put its model and batches there, as with .to(\"cuda\"), or set its flag or setting for the device, as in --device cuda".to_string(),
+        [] => ": have it put its model and batches on the GPU, as with .to(\"cuda\"), or set its flag or setting for the device, as in --device cuda".to_string(),
         flags => format!("; it has {}: set that, as in --device cuda", flags.join(", ")),
     }
 }
@@ -419,4 +426,16 @@ pub fn answers(traces: &[Trace], command_failed: bool) -> Vec<ProcessAnswer> {
     }
     answers.sort_by_key(|answer| (answer.out_of_memory.is_none(), -answer.peak_reserved));
     answers
+}
+
+/// Where memory ran out for a process that has little of the card itself, the one beside it that has most comes first: why it does not fit is
+/// there.
+fn fullest_first(processes: &mut [ProcessAnswer], cards: &[CardAnswer]) {
+    let Some(ran_out) = processes.first().filter(|first| first.out_of_memory.is_some()) else { return };
+    let is_it = |process: &ProcessAnswer, of: &OnCard| (of.process, of.device) == (process.process, Some(process.device));
+    let card = cards.iter().find(|card| card.beside().any(|of| is_it(ran_out, of)));
+    let fullest = card.and_then(|card| processes.iter().position(|process| is_it(process, &card.processes[0])));
+    if let Some(at) = fullest.filter(|at| processes[*at].peak_reserved > 2 * ran_out.peak_reserved) {
+        processes[..=at].rotate_right(1);
+    }
 }

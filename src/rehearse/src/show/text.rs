@@ -80,10 +80,14 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
         row(text, "needs at least", needs, &smallest(answer))?;
     }
     writeln!(text)?;
-    place(text, worst)?;
-    // Where memory ran out less can be there than was before.
-    let is_less = worst.out_of_memory.is_some() && worst.peak.bytes < worst.peak_allocated;
-    let then = if is_less { format!(", {} then", bytes(worst.peak.bytes)) } else { String::new() };
+    let ran_out = answer.processes.iter().find(|process| process.out_of_memory.is_some());
+    place(text, ran_out.unwrap_or(worst))?;
+    let then = match worst.out_of_memory {
+        None if ran_out.is_some() => format!(", of process {}, which has most", worst.process),
+        // Where memory ran out less can be there than was before.
+        Some(_) if worst.peak.bytes < worst.peak_allocated => format!(", {} then", bytes(worst.peak.bytes)),
+        _ => String::new(),
+    };
     table(text, &format!("What fills it{then}"), &worst.peak.categories, usize::MAX, worst.peak.bytes)?;
     table(text, "by module", &worst.peak.modules, ROWS, worst.peak.bytes)?;
     table(text, "by line", &worst.peak.lines, ROWS, worst.peak.bytes)?;
@@ -212,7 +216,8 @@ pub fn headline(answer: &Answer) -> String {
     let no_code = answer.no_code.as_ref().map(|why| format!("But {}.", first_line(why)));
     let streams = streams_said(answer).filter(|_| answer.verdict.fits());
     let grows = grows(answer, answer.gpu.memory, Some(answer.headroom));
-    [Some(verdict(answer)), managed(answer), streams, no_code, others_said(answer), host, grows, unseen(answer)]
+    let crowded = cards::crowded(answer);
+    [Some(verdict(answer)), crowded, managed(answer), streams, no_code, others_said(answer), host, grows, unseen(answer)]
         .into_iter()
         .flatten()
         .collect::<Vec<String>>()
@@ -255,7 +260,8 @@ pub fn unseen(answer: &Answer) -> Option<String> {
     let mut not_reached: Vec<String> = worst.unreached.iter().filter(|row| phases.insert(&row.phase)).map(place).collect();
     let was_given = || answer.notes.iter().any(|note| note.starts_with("--longest: of "));
     if !worst.varied.is_empty() && !was_given() {
-        not_reached.push("batches larger than those that were seen (--longest)".to_string());
+        let flag = if worst.has_loader { " (--longest)" } else { "" };
+        not_reached.push(format!("batches larger than those that were seen{flag}"));
     }
     (!not_reached.is_empty()).then(|| format!("Not reached: {}.", not_reached.join(", ")))
 }
@@ -303,6 +309,10 @@ fn verdict(answer: &Answer) -> String {
         ),
         RehearsalVerdict::DoesNotFit => {
             let more = match answer.needs_at_least {
+                // A larger card is no remedy where others stand idle.
+                Some(needs) if needs > gpu.memory && cards::crowded(answer).is_some() => {
+                    format!(" One GPU for all would need at least {}.", bytes(needs))
+                }
                 Some(needs) if needs > gpu.memory => {
                     let card = answer.smallest_card.map_or("no known card has that".to_string(), |card| format!("{card} has that"));
                     format!(" It needs at least {}, {} more: {card}.", bytes(needs), bytes(needs - gpu.memory))
@@ -511,6 +521,7 @@ impl Finding {
 /// What there is to know of how a process uses memory; some without rows, which say nothing.
 pub fn findings(worst: &ProcessAnswer) -> Vec<Finding> {
     let unreached = format!("Not reached in {} steps, so in no figure here; --steps all runs the script to its end:", worst.steps);
+    let longest = if worst.has_loader { " (--longest rehearses the DataLoader's largest)" } else { "" };
     let left = match worst.steps {
         0 => "Made in an earlier forward pass and still there at the peak:",
         _ => "There at the peak, and kept beyond the step that made it:",
@@ -522,7 +533,7 @@ pub fn findings(worst: &ProcessAnswer) -> Vec<Finding> {
         ),
         Finding::new(unreached, worst.unreached.iter().map(unreached_at)),
         Finding::new(
-            "Batches differ in size from step to step; a larger one would need more (--longest rehearses the DataLoader's largest):",
+            format!("Batches differ in size from step to step; a larger one would need more{longest}:"),
             worst.varied.iter().map(varied_of),
         ),
     ];

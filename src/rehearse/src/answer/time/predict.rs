@@ -392,7 +392,12 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
         step_seconds,
         low_seconds: step_seconds * low,
         high_seconds: step_seconds * high,
-        total_seconds: stretch.all.map_or(step_seconds * f64::from(steps), |(_, seconds)| seconds),
+        total_seconds: match stretch.all {
+            // None takes longer than the longest: what the first take to warm up is this machine's, and in no figure.
+            Some((passes, seconds)) if stretch.unit == FORWARD_PASS => seconds.min(step_seconds * passes as f64),
+            Some((_, seconds)) => seconds,
+            None => step_seconds * f64::from(steps),
+        },
         passes: stretch.all.map(|(passes, _)| passes),
         prefill_seconds: stretch.prefill,
         samples: known(samples),
