@@ -391,6 +391,27 @@ fn what_the_steps_do_not_reach_is_named_and_so_are_sizes_that_differ() {
 }
 
 #[test]
+fn what_to_try_is_said_where_memory_runs_out_before_there_is_a_gradient() {
+    let scene = Scene::new(
+        "
+import torch
+from torch import nn
+model = nn.Sequential(*[nn.Sequential(nn.Linear(1024, 1024), nn.GELU()) for _ in range(8)]).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(torch.randn(1 << 16, 1024, device='cuda')).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+",
+    );
+    let (output, _) = scene.run(&["--gpu", "2GiB"]);
+    let said = error(&output);
+    assert!(output.status.code() == Some(3) && said.contains("Out of memory in the forward pass of step 1"), "{said}");
+    assert!(said.contains("What to try against it") && said.contains("  activations: accumulate-2x, "), "{said}");
+    assert!(said.contains("a checkpoint of parameters and buffers takes about 32.0 MiB"), "no state is there yet: {said}");
+}
+
+#[test]
 fn a_flag_that_nobody_reads_is_no_batch_of_which_not_even_one_fits() {
     let scene = Scene::new(
         "import torch\nmodel = torch.nn.Linear(8, 1 << 20).cuda()\nmodel(torch.randn(1 << 13, 8, device='cuda')).sum().backward()\n",

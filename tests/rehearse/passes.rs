@@ -288,6 +288,28 @@ fn cells_have_their_numbers_and_beams_go_on_to_the_longest_text() {
     assert!(said.contains("cell 2:2\n") && said.contains("(20, 16)\n"), "{said}");
 }
 
+/// Two passes one after the other, both of which a backward pass goes through.
+#[test]
+fn what_a_perceptual_loss_keeps_is_needed() {
+    let scene = super::answers::Scene::new(
+        "
+import torch
+from torch import nn
+class Features(nn.Sequential): pass
+model, features = nn.Linear(256, 256).cuda(), Features(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)).cuda().eval()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    x = torch.randn(4096, 256, device='cuda')
+    (features(model(x)) - features(x)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+",
+    );
+    let (output, answer) = scene.run(&["--gpu", "4GiB"]);
+    let process = &answer["processes"][0];
+    assert!(process["steps"] == 3 && process["needless_graphs"].is_null(), "{}", text_of(&output));
+}
+
 /// A teacher's, of which nothing is kept: no checkpoint makes it smaller.
 #[test]
 fn what_no_graph_keeps_of_a_forward_pass_has_remedies_of_its_own() {

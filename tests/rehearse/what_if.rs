@@ -667,6 +667,80 @@ fn what_the_peak_of_three_steps_leaves_out_is_in_the_first_lines() {
     assert!(said(&plain).contains("PyTorch's scaled_dot_product_attention took the kernel that keeps them"), "{}", said(&plain));
 }
 
+/// Trains with a small batch, and evaluates with larger ones and gradients.
+const EVALUATES: &str = "
+import torch
+from torch import nn
+model = nn.Sequential(*[nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512)) for _ in range(4)]).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    model.train()
+    model(torch.randn(256, 512, device='cuda')).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    model.eval()
+    total = 0
+    for batch in range(2):
+        total = total + model(torch.randn(8192, 512, device='cuda')).square().mean()
+    print(float(total))
+";
+
+#[test]
+fn an_evaluation_that_keeps_graphs_is_rehearsed_without_them() {
+    let scene = Scene::new(EVALUATES);
+    let flags = ["rehearse", "--gpu", "rtx-4090", "--steps", "all"];
+    let (output, rows) = scene.run(&[&flags[..], &["--what-if", "--only", "no-grad,inference-mode"]].concat(), &[]);
+    let told = said(&output);
+    let without = row(&rows, &["no-grad"]);
+    assert!(without["saved"].as_i64() > Some(0) && without["change"] == "", "{told}");
+    let why = row(&rows, &["inference-mode"])["reason"].as_str().unwrap_or_default();
+    assert!(why.contains("no-grad is for its forward passes") && why.contains("train.py:14 (<module>)"), "{told}");
+    assert!(!told.contains("rehearsing with inference-mode"), "the script's own rehearsal knows: {told}");
+    let kept = "4 of 6 forward passes keep activations for a backward pass, and none follows. At the peak that is ";
+    assert!(told.contains(kept) && told.contains("torch.no_grad() or torch.inference_mode() around them, at "), "{told}");
+    let (plain, _) = scene.run(&flags, &[]);
+    let plain = said(&plain);
+    let (_, tried) = plain.split_once("What to try against it").unwrap_or_else(|| panic!("{plain}"));
+    let first = tried.lines().nth(1).unwrap_or_default();
+    assert!(plain.contains(kept) && first.ends_with("activations that no backward pass needs: no-grad"), "{plain}");
+    scene.write(&EVALUATES.replace("        total = total", "        with torch.no_grad(): total = total"));
+    let (_, written) = scene.run(&flags, &[]);
+    assert_eq!(
+        (&written["peak_allocated"], &written["peak_reserved"]),
+        (&without["peak_allocated"], &without["peak_reserved"]),
+        "as the script that has the line: {told}"
+    );
+}
+
+/// The first rehearsal knows that there are no gradients, and that these packages were not imported.
+#[test]
+fn a_technique_that_a_script_has_nothing_for_is_not_rehearsed() {
+    let scene = Scene::new(
+        "
+import torch
+model = torch.nn.Linear(64, 64).cuda()
+with torch.no_grad():
+    for _ in range(3):
+        model(torch.randn(8, 64, device='cuda'))
+",
+    );
+    let only = "inference-mode,no-grad,static-cache,sdpa,sliced-vae,sliced-attention+offloaded-cache";
+    let (output, rows) = scene.run(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", only], &[]);
+    let told = said(&output);
+    for (names, why) in [
+        (&["inference-mode"][..], "without gradients already"),
+        (&["no-grad"][..], "the script never trains: see inference-mode"),
+        (&["static-cache"][..], "the script imports no transformers"),
+        (&["sdpa"][..], "the script imports no transformers"),
+        (&["sliced-vae"][..], "the script imports no diffusers"),
+        (&["sliced-attention", "offloaded-cache"][..], "sliced-attention: the script imports no diffusers"),
+    ] {
+        assert!(row(&rows, names)["reason"].as_str().is_some_and(|reason| reason.ends_with(why)), "{names:?}: {told}");
+    }
+    assert!(output.status.success() && !told.contains("rehearsing with"), "{told}");
+    assert!(!told.contains("compute is not counted"), "{told}");
+}
+
 #[test]
 fn what_is_no_technique_is_refused_and_what_is_not_there_told() {
     let scene = Scene::new(&source());

@@ -18,6 +18,8 @@ from .notes import note
 _CACHE = re.compile(r"(^|_)(past|kv|key_value|cache|caches)(_|$)|past_key_values|^(cache_[kv]|[kv]_cache|kv_?caches?)$", re.IGNORECASE)
 WITH_GRADIENTS, IN_TRAINING, BEGINS_GENERATION = 1, 2, 4
 MOST_MEMBERS, DEEPEST, MOST_PASSES = 10_000, 3, 1 << 14
+# Whose own ways techniques switch on: OF_PACKAGES in src/rehearse/src/explore/what_if/techniques.rs.
+_PACKAGES = ("diffusers", "transformers")
 _CONTAINERS = (list, tuple, set, dict, collections.deque)
 
 _passes = 0
@@ -256,6 +258,7 @@ def _retains(value, tensors):
 @guarded("variables that hold tensors of several passes")
 def tell():
     """When the script is stopped, or has ended: its frames are there no more then, and what was seen last counts."""
+    note(imported=[package for package in _PACKAGES if package in sys.modules])
     if _passes <= MOST_PASSES:
         note(pass_batches=_sizes)
     for name, how, file, function in _retainers.values():

@@ -1,11 +1,11 @@
 //! Forward passes: what they are called, those that keep a graph that nobody uses, and what earlier ones left at the peak.
 
 use super::place::LiveBytes;
-use crate::capture::process::Trace;
+use crate::capture::process::{Frame, Trace, is_torch_or_stdlib};
 use base::order::grouped;
 use serde::Serialize;
 use sim::trace::{Category, Event, Kind, MemoryBlock, PassFlags, Phase};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Whether a script trains: then what it does without gradients is evaluation, else inference. One that ended in its first forward pass does
 /// where that had gradients and the module's own flag says so.
@@ -50,32 +50,61 @@ pub struct NeedlessGraphs {
     pub passes: usize,
     /// Of how many forward passes.
     pub of: usize,
-    /// Activations that live at the peak, where it is in such a pass.
+    /// What they made that lives at the peak, whichever pass that is in.
     pub bytes_at_peak: i64,
+    /// What calls the first of them.
+    pub line: Option<Frame>,
 }
 
 /// Passes of a training loop have a backward pass before the next optimizer step; one in which the module is set to evaluation, and before
-/// whose successor nothing goes backward, is none. Of a script that never trains all are such.
+/// whose successor nothing goes backward, is none. But a module that is never set otherwise, as in a perceptual loss, may be gone back through
+/// after others have run. Of a script that never trains all are such.
 pub fn needless_graphs(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -> Option<NeedlessGraphs> {
     let events = trace.events.as_slice();
     let trains = trains(events);
     let pass = |(at, event): (usize, &Event)| (event.kind == Kind::Pass).then(|| (at, PassFlags::of(event)));
     let passes: Vec<(usize, PassFlags)> = events.iter().enumerate().filter_map(pass).collect();
-    let end_of = |n: usize| passes.get(n + 1).map_or(events.len(), |next| next.0);
+    let events_of = |n: usize| &events[passes[n].0..passes.get(n + 1).map_or(events.len(), |next| next.0)];
+    let trained: HashSet<u32> = passes.iter().filter(|(_, flags)| flags.in_training).map(|(at, _)| events[*at].module).collect();
+    let gone_back = gone_back_through(events);
     let is_needless = |n: &usize| {
         let (at, flags) = passes[*n];
-        let followed = || events[at..end_of(*n)].iter().any(|event| event.phase == Phase::Backward);
-        flags.with_gradients && (!trains || (!flags.in_training && !followed()))
+        let followed = || events_of(*n).iter().any(|event| event.phase == Phase::Backward);
+        let is_evaluation = || trained.contains(&events[at].module) || !is_among(trace, events[at].module, &gone_back);
+        flags.with_gradients && (!trains || (!flags.in_training && !followed() && is_evaluation()))
     };
     let needless: Vec<usize> = (0..passes.len()).filter(is_needless).collect();
-    if needless.is_empty() {
-        return None;
-    }
-    let at_peak = needless.iter().any(|n| (passes[*n].0..end_of(*n)).contains(&moment));
-    let is_activation =
-        |block: &&MemoryBlock| block.device == device && block.category == Category::Activations && block.lives_after(moment);
-    let bytes_at_peak = if at_peak { blocks.iter().filter(is_activation).map(|block| block.rounded).sum() } else { 0 };
-    Some(NeedlessGraphs { passes: needless.len(), of: passes.len(), bytes_at_peak })
+    let first = *needless.first()?;
+    let is_alive = |block: &&MemoryBlock| {
+        let is_of_a_pass = matches!(block.category, Category::Activations | Category::Temporaries);
+        block.device == device && is_of_a_pass && block.lives_after(moment)
+    };
+    let is_theirs = |block: &&MemoryBlock| {
+        let pass = passes.partition_point(|(at, _)| *at <= block.made()).checked_sub(1);
+        events[block.made()].phase == Phase::Forward && pass.is_some_and(|pass| needless.binary_search(&pass).is_ok())
+    };
+    let bytes_at_peak: i64 = blocks.iter().filter(is_alive).filter(is_theirs).map(|block| block.rounded).sum();
+    let line = events_of(first).iter().find_map(|event| outermost_call(trace, event.stack));
+    Some(NeedlessGraphs { passes: needless.len(), of: passes.len(), bytes_at_peak, line })
+}
+
+/// Numbers of the modules for which something was allocated in a backward pass.
+fn gone_back_through(events: &[Event]) -> HashSet<u32> {
+    events.iter().filter(|event| event.phase == Phase::Backward).map(|event| event.module).collect()
+}
+
+/// Whether a module, or a part of it, is among those.
+fn is_among(trace: &Trace, module: u32, modules: &HashSet<u32>) -> bool {
+    let Some(whole) = trace.modules.get(&module) else { return false };
+    let is_part = |name: &String| name.strip_prefix(whole.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    modules.iter().filter_map(|part| trace.modules.get(part)).any(is_part)
+}
+
+/// The line that calls the outermost module.
+fn outermost_call(trace: &Trace, stack: u32) -> Option<Frame> {
+    let frames: Vec<&Frame> = trace.stack(stack).collect();
+    let module = frames.iter().rposition(|frame| frame.file.ends_with("torch/nn/modules/module.py"))?;
+    frames[module..].iter().find(|frame| !is_torch_or_stdlib(&frame.file)).copied().cloned()
 }
 
 /// What lives at the peak and longer than the step that made it, after which no graph holds it; or was made in an earlier pass of a script
@@ -89,7 +118,13 @@ pub struct Leftover {
     /// Whether it is a copy of weights, or of an optimizer's state.
     #[serde(skip)]
     pub is_copy: bool,
+    /// Whether what that holds is a single number, as a loss is.
+    #[serde(skip)]
+    pub is_number: bool,
 }
+
+/// Bytes of the largest number of PyTorch's.
+const LARGEST_NUMBER: i64 = 16;
 
 /// The lines of which most is left, where it is at least a hundredth of the peak.
 pub fn leftovers(
@@ -135,10 +170,13 @@ pub fn leftovers(
                 .is_some_and(|variable| trace.keepers.iter().any(|of| of.has_graphs() && of.name == variable.name))
         };
         let of_graphs = || blocks.iter().map(|block| block.variable).find(has_graphs);
-        let variable = holder(blocks.iter().copied(), bytes).or_else(of_graphs).and_then(|variable| trace.variables.get(&variable));
+        let number = holder(blocks.iter().copied(), bytes).or_else(of_graphs);
+        let variable = number.and_then(|number| trace.variables.get(&number));
         let is_copy = blocks.iter().any(|block| block.category == Category::WeightCopies);
         let made = LiveBytes { name, bytes, blocks: blocks.len(), source: None };
-        Leftover { made, variable: variable.map(|variable| variable.name.clone()), is_copy }
+        let is_number =
+            blocks.iter().find(|block| Some(block.variable) == number).is_some_and(|block| block.bytes <= LARGEST_NUMBER);
+        Leftover { made, variable: variable.map(|variable| variable.name.clone()), is_copy, is_number }
     };
     let by_line = grouped(blocks.iter().filter(is_left).filter_map(|block| Some((name(block)?, block))));
     let mut found: Vec<Leftover> = by_line.into_iter().map(left).filter(|line| line.made.bytes * 100 >= total).collect();

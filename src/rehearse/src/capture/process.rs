@@ -15,8 +15,8 @@
 //! lines say that a group of so many ranks moved something on the GPU for the first time (`communicator`), what the lines of a file come from
 //! that torch.compile wrote (`generated`), that a function of ours failed in the script's call, so often or more, and what is missing for it
 //! (`left_out`), why there is nothing to rehearse (`refused`), that a process became a `rank` after it had begun, that Python came to its end
-//! by itself (`ended`), samples and tokens of steps and of forward passes (`batches`, `pass_batches`; 0 tokens where the input is no text), and
-//! the operations of the step after the last that is recorded (`flops`). The rest is with the types.
+//! by itself (`ended`), packages that it imported (`imported`), samples and tokens of steps and of forward passes (`batches`, `pass_batches`;
+//! 0 tokens where the input is no text), and the operations of the step after the last that is recorded (`flops`). The rest is with the types.
 
 use super::host::HostFigures;
 use super::loading::{Fetch, ScriptLoader};
@@ -214,6 +214,8 @@ pub struct Trace {
     /// Samples and tokens of the first steps.
     pub batches: Vec<(u64, u64)>,
     pub pass_batches: Vec<(u64, u64)>,
+    /// Of the packages whose own ways a technique may switch on, those that were imported; none of a process that did not come to its end.
+    pub imported: Option<Vec<String>>,
     pub loaders: Vec<ScriptLoader>,
     /// What was fetched for DataLoaders, by this process or workers that it forked.
     pub fetches: Vec<Fetch>,
@@ -259,6 +261,7 @@ enum TraceLine {
     Keeps(Retainer),
     Batches { batches: Vec<(u64, u64)> },
     PassBatches { pass_batches: Vec<(u64, u64)> },
+    Imported { imported: Vec<String> },
     Loader(ScriptLoader),
     Flops { flops: u64 },
     Host { host: HostFigures },
@@ -371,6 +374,7 @@ impl Trace {
             TraceLine::Keeps(keeper) => self.keepers.push(keeper),
             TraceLine::Batches { batches } => self.batches = batches,
             TraceLine::PassBatches { pass_batches } => self.pass_batches = pass_batches,
+            TraceLine::Imported { imported } => self.imported = Some(imported),
             TraceLine::Loader(loader) => self.loaders.push(loader),
             TraceLine::Flops { flops } => self.flops = Some(flops),
             TraceLine::Host { host } => self.host.join(host),

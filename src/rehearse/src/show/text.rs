@@ -145,24 +145,35 @@ const NOT_KEPT: Remedy = Remedy {
     ],
 };
 
+/// What fills it where forward passes keep what nothing goes back through: in a script that trains, and in one that does not.
+const NEEDLESS: &str = "activations that no backward pass needs";
+const NEEDLESS_IN_TRAINING: Remedy = Remedy { fills: NEEDLESS, techniques: &["no-grad"] };
+const NEEDLESS_ELSEWHERE: Remedy = Remedy { fills: NEEDLESS, techniques: &["inference-mode"] };
+
 /// What is tried against what fills a training step's memory, where it is much of it.
 fn remedies(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     let of = |names: &[&str]| {
         worst.peak.categories.iter().filter(|held| names.contains(&&*held.name)).map(|held| held.bytes).sum::<i64>()
     };
+    let is_in = |phase: Phase| worst.peak.phase == phase.name();
     let state = of(&["gradients", "optimizer state", "optimizer's temporaries"]);
-    if state == 0 {
+    let needless = worst.needless_graphs.as_ref().map_or(0, |found| found.bytes_at_peak);
+    // Memory may run out in the first step's forward pass, before there is any state; what never trains is of no step.
+    let is_of_a_step = worst.peak.step > 0 && [Phase::Forward, Phase::Backward, Phase::Evaluation].into_iter().any(is_in);
+    if state == 0 && needless == 0 && !is_of_a_step {
         return Ok(());
     }
     let logits = logits(&worst.peak.contents);
     let (activations, temporaries) = (of(&["activations", "autocast's copies of weights"]), of(&["temporaries"]));
     // What no backward pass needs no checkpoint makes again.
-    let is_in = |phase: Phase| worst.peak.phase == phase.name();
     let is_lost = is_in(Phase::Evaluation) || (is_in(Phase::Forward) && temporaries > activations);
     let of_a_pass = if is_lost { NOT_KEPT } else { ACTIVATIONS };
     let cut = worst.fragmentation.reserved_if_expandable.map_or(0, |expandable| worst.peak_reserved - expandable);
-    let rows = [(activations + temporaries - logits, of_a_pass), (logits, LOGITS), (state, STATE), (cut, FRAGMENTATION)];
-    let mut rows: Vec<_> = rows.into_iter().filter(|(bytes, _)| *bytes * 20 >= worst.peak.bytes).collect();
+    let without_gradients = if worst.steps > 0 { NEEDLESS_IN_TRAINING } else { NEEDLESS_ELSEWHERE };
+    let of_passes = (activations + temporaries - logits - needless, of_a_pass);
+    let rows = [(needless, without_gradients), of_passes, (logits, LOGITS), (state, STATE), (cut, FRAGMENTATION)];
+    let is_much = |bytes: i64| bytes > 0 && bytes * 20 >= worst.peak.bytes;
+    let mut rows: Vec<_> = rows.into_iter().filter(|(bytes, _)| is_much(*bytes)).collect();
     rows.sort_by_key(|(bytes, _)| Reverse(*bytes));
     if !rows.is_empty() {
         writeln!(text, "\n  What to try against it (--what-if tries what applies to this script, and gives the lines)")?;
@@ -616,6 +627,14 @@ fn needless_graphs(found: &NeedlessGraphs) -> Finding {
     Finding::new(title, std::iter::once(remedy.to_string()))
 }
 
+/// The same in sentences, of a script that trains and has much of them at the peak.
+pub fn needless(worst: &ProcessAnswer) -> Option<String> {
+    let is_much = |found: &&NeedlessGraphs| worst.steps > 0 && found.bytes_at_peak * 20 >= worst.peak.bytes;
+    let found = worst.needless_graphs.as_ref().filter(is_much)?;
+    let (title, place) = (needless_graphs(found).title, place_or_not(found.line.as_ref()));
+    Some(format!("{title} torch.no_grad() or torch.inference_mode() around them, at {place}, frees that."))
+}
+
 fn leftover(left: &Leftover, worst: &ProcessAnswer) -> String {
     let made = growth_at(&left.made);
     let on_host = "keep this copy of weights or state on the host (.cpu())";
@@ -623,8 +642,14 @@ fn leftover(left: &Leftover, worst: &ProcessAnswer) -> String {
     let mut keepers = worst.growth.iter().flat_map(|growth| &growth.kept_by);
     let (name, keeper) = (on_one_line(variable), keepers.find(|keeper| keeper.name == *variable));
     let remedy = match keeper.map(|keeper| (keeper.has_graphs(), keeper.what.starts_with("a sum"))) {
-        Some((true, true)) => "add loss.item() to it, or loss.detach(), in place of the loss with its graph".to_string(),
-        Some((true, false)) => "put .item() or .detach() of them into it, in place of tensors with their graphs".to_string(),
+        Some((true, true)) if left.is_number => {
+            "add loss.item() to it, or loss.detach(), in place of the loss with its graph".to_string()
+        }
+        Some((true, true)) => "add .detach() of what is added to it, in place of tensors with their graphs".to_string(),
+        Some((true, false)) if left.is_number => {
+            "put .item() or .detach() of them into it, in place of tensors with their graphs".to_string()
+        }
+        Some((true, false)) => "put .detach().cpu() of them into it, in place of tensors with their graphs".to_string(),
         Some((false, _)) => "move what it keeps to the host (.cpu()), or keep less".to_string(),
         None if left.is_copy => on_host.to_string(),
         None => format!("del {name} after its last use"),
@@ -696,7 +721,9 @@ fn held_back(text: &mut String, answer: &Answer) -> std::fmt::Result {
     let whole = answer.checkpoint();
     let mut disk = Vec::new();
     if whole >= LARGE {
-        disk.push(format!("a checkpoint of parameters, buffers and optimizer state takes about {}", Bytes(whole)));
+        let has_state = answer.processes[0].peak.categories.iter().any(|held| held.name == "optimizer state");
+        let what = if has_state { "parameters, buffers and optimizer state" } else { "parameters and buffers" };
+        disk.push(format!("a checkpoint of {what} takes about {}", Bytes(whole)));
     }
     let large: Vec<u64> = held.files.iter().map(|file| file.bytes).filter(|bytes| *bytes >= LARGE).collect();
     if !large.is_empty() {

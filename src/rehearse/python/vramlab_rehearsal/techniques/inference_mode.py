@@ -7,7 +7,7 @@ from .shared.technique import Technique, technique
 class InferenceMode(Technique):
     def begin(self):
         self.around_forward(self.first)
-        self.before_backward(lambda: self.refuse("the script goes backward, which needs what forward passes keep"))
+        self.before_backward(lambda: self.refuse("the script goes backward, which needs what forward passes keep: see no-grad"))
 
     def first(self, root):
         torch = self.torch

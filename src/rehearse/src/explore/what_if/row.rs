@@ -1,10 +1,14 @@
 //! A technique or several that go together, and what became of them.
 
-use super::techniques::{AGAIN, BESIDE_COMPILING, CARDS, COMPILING, LAYOUT, OFFLOADING, STATE_OFFLOADING, TRAINED, WEIGHTS};
+use super::techniques::{
+    AGAIN, BESIDE_COMPILING, CARDS, COMPILING, INFERENCE_MODE, LAYOUT, NO_GRAD, OFFLOADING, STATE_OFFLOADING, TRAINED, WEIGHTS,
+    package_of,
+};
 use crate::answer::time::{Prediction, TimeChange};
-use crate::answer::{HostMemory, SimulatedGpu};
+use crate::answer::{HostMemory, NeedlessGraphs, SimulatedGpu};
 use crate::capture::process::TechniqueOutcome;
 use crate::run::executor::Variant;
+use crate::show::words::place_or_not;
 use serde::Serialize;
 
 /// A technique, or several.
@@ -247,6 +251,10 @@ pub struct MeasuredStep {
     pub gpu: SimulatedGpu,
     /// Whether it goes backward: else it is inference, for which other techniques are.
     pub trains: bool,
+    /// Forward passes that keep what nothing goes back through.
+    pub needless: Option<NeedlessGraphs>,
+    /// What of the packages that techniques look for it imported; none where that is not known.
+    pub imported: Option<Vec<String>>,
     /// In whole sentences, what the peak says nothing of: values that nobody computed, growth, code that was not reached.
     pub limits: Vec<String>,
 }
@@ -255,6 +263,21 @@ impl MeasuredStep {
     /// What the time is of: `a step`, `a forward pass`, `a token`.
     pub fn unit(&self) -> String {
         format!("a {}", self.time.as_ref().map_or("step", |time| time.unit))
+    }
+
+    /// Why a rehearsal on the simulated GPU says that there is nothing for a technique.
+    pub fn has_nothing_for(&self, technique: &str) -> Option<String> {
+        let is_missing = |package: &&str| self.imported.as_ref().is_some_and(|known| known.iter().all(|name| name != package));
+        match (technique, &self.needless) {
+            (INFERENCE_MODE, None) if !self.trains => Some("the script's forward passes are without gradients already".to_string()),
+            (INFERENCE_MODE, Some(found)) if self.trains => {
+                let place = place_or_not(found.line.as_ref());
+                Some(format!("the script trains; {NO_GRAD} is for its forward passes that no backward pass follows, at {place}"))
+            }
+            (NO_GRAD, _) if !self.trains => Some(format!("the script never trains: see {INFERENCE_MODE}")),
+            (NO_GRAD, None) => Some("a backward pass followed each forward pass with gradients".to_string()),
+            _ => package_of(technique).filter(is_missing).map(|package| format!("the script imports no {package}")),
+        }
     }
 
     /// What it is compared by.

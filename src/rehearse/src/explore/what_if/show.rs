@@ -154,8 +154,14 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
     let unit = base.unit();
     writeln!(text, "\n{}{limits}\n", recommendation(base, rows))?;
     let before = rows.iter().find(|row| row.techniques.is_empty()).and_then(VariantRow::bytes).unwrap_or(0);
-    let step = base.flops.map_or("not counted".to_string(), |n| flops(n.cast_signed()).trim_start_matches('+').to_string());
     let is_measured = rows.iter().any(|row| row.seconds.is_some());
+    let is_predicted = rows.iter().any(|row| row.predicted_change.is_some());
+    let step = match base.flops {
+        Some(n) => format!("; {unit}'s compute is {}", flops(n.cast_signed()).trim_start_matches('+')),
+        // There is no column of what is more, either.
+        None if is_predicted => String::new(),
+        None => format!("; how much {unit} computes could not be counted"),
+    };
     let memory = match is_measured {
         true => format!("Peaks are memory that PyTorch reserves, {} taken by CUDA and by others not included", bytes(gpu.context)),
         false => format!("'Needs' is the least GPU memory on which it runs, {} of CUDA context included", bytes(gpu.context)),
@@ -165,9 +171,8 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
         Err(why) if why.is_empty() => "What fits comes first, the fastest at the top".to_string(),
         Err(why) => format!("By what each saves; there is no time to sort by, because {why}"),
     };
-    writeln!(text, "  On {} ({}). {memory}; {unit}'s compute is {step}.\n  {order}.\n", gpu.name, bytes(gpu.memory))?;
+    writeln!(text, "  On {} ({}). {memory}{step}.\n  {order}.\n", gpu.name, bytes(gpu.memory))?;
     let width = rows.iter().filter(|row| row.peak_reserved.is_some()).map(|row| row.name().len()).max().unwrap_or(0).max(9);
-    let is_predicted = rows.iter().any(|row| row.predicted_change.is_some());
     let time = match (is_measured, is_predicted) {
         (true, _) => format!("{unit:>10}  "),
         (false, true) => format!("{:>38}  ", format!("{unit} (predicted), 80 %")),

@@ -14,9 +14,9 @@ pub struct Technique {
 }
 
 /// Groups in the order in which they are listed; those of others come last.
-const GROUPS: &str = "inference, inference precision, cache, images, precision, update, gradients, checkpointing, loss, attention, offloading, \
-                      offloading of state, what is trained, precision of weights, compiling, matrix products, in place, layout, cards, \
-                      accumulation";
+const GROUPS: &str = "inference, inference precision, cache, images, evaluation, precision, update, gradients, checkpointing, loss, attention, \
+                      offloading, offloading of state, what is trained, precision of weights, compiling, matrix products, in place, layout, \
+                      cards, accumulation";
 
 /// All of them, by group.
 pub fn techniques() -> &'static [Technique] {
@@ -73,6 +73,21 @@ const BESIDE_TRAINING: [&str; 4] = ["attention", COMPILING, LAYOUT, "allocator"]
 /// The group of smaller batches, which a script that trains takes with accumulation.
 pub const SMALLER: &str = "batch";
 
+/// For forward passes that keep what nothing goes back through: all of a script that never trains, and the evaluation of one that does.
+pub const INFERENCE_MODE: &str = "inference-mode";
+pub const NO_GRAD: &str = "no-grad";
+
+/// Techniques that switch on a package's own ways: there is nothing for them where the script does not import it.
+const OF_PACKAGES: [(&str, &[&str]); 2] = [
+    ("diffusers", &["sliced-vae", "tiled-vae", "sliced-attention"]),
+    ("transformers", &["offloaded-cache", "quantized-cache", "static-cache", "sdpa"]),
+];
+
+/// The package whose own ways a technique switches on.
+pub fn package_of(technique: &str) -> Option<&'static str> {
+    OF_PACKAGES.iter().find(|(_, techniques)| techniques.contains(&technique)).map(|(package, _)| *package)
+}
+
 /// It lets a backward pass compute again.
 pub const MEMORY_BUDGET: &str = "memory-budget";
 
@@ -124,6 +139,17 @@ mod tests {
         let names = base::remedies::REMEDIES.iter().flat_map(|remedy| remedy.techniques);
         let unknown: Vec<_> = names.filter(|name| !is_one(name) && !name.starts_with("accumulate-")).collect();
         assert!(unknown.is_empty(), "{unknown:?}");
+    }
+
+    #[test]
+    fn what_the_program_says_of_techniques_is_of_techniques_and_of_what_a_rehearsal_looks_for() {
+        let of_packages = OF_PACKAGES.iter().flat_map(|(_, techniques)| techniques.iter());
+        for name in of_packages.chain(&[INFERENCE_MODE, NO_GRAD]) {
+            assert!(techniques().iter().any(|technique| technique.name == *name), "{name}");
+        }
+        let (_, passes) = PYTHON.iter().find(|(path, _)| *path == "vramlab_rehearsal/passes.py").unwrap();
+        let looked_for = OF_PACKAGES.map(|(package, _)| format!("\"{package}\"")).join(", ");
+        assert!(passes.contains(&format!("_PACKAGES = ({looked_for})")), "{looked_for}");
     }
 
     #[test]

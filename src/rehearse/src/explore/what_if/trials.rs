@@ -12,7 +12,7 @@ use crate::capture::session::{Capture, ScriptFailed};
 use crate::explore::of_each;
 use crate::explore::template::FlagTemplate;
 use crate::run::executor::{Rehearsal, Variant, WAS_INTERRUPTED, was_interrupted};
-use crate::show::text::{attention, short_failure};
+use crate::show::text::{attention, needless, short_failure};
 use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
 use serde::Serialize;
@@ -83,7 +83,16 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
         let is_budget = || choice.names.iter().any(|name| name == MEMORY_BUDGET);
         asked || (choice.groups.iter().all(|group| is_for(group, base.trains)) && (base.trains || !is_budget()))
     };
-    let choices: Vec<Combination> = choices.into_iter().filter(is_for).collect();
+    // On a real GPU nothing but meters was looked at.
+    let nothing = |choice: &Combination| if rehearsal.measures { None } else { has_nothing_for(&base, choice) };
+    let mut tried = Vec::new();
+    for choice in choices.into_iter().filter(is_for) {
+        match nothing(&choice) {
+            Some(reason) => left_out.push(VariantRow::refused(choice, reason)),
+            None => tried.push(choice),
+        }
+    }
+    let choices = tried;
     let minutes = each.as_secs_f64() * choices.len() as f64 / at_once(rehearsal, &base, choices.len()) as f64 / 60.0;
     if minutes > 1.0 {
         (rehearsal.progress)(&format!(
@@ -102,6 +111,12 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
     mark_front(&mut rows);
     sort(&mut rows);
     Ok(WhatIf { base, rows })
+}
+
+/// Why the script as it is has nothing for one of a choice's techniques.
+fn has_nothing_for(base: &MeasuredStep, choice: &Combination) -> Option<String> {
+    let (name, reason) = choice.names.iter().find_map(|name| Some((name, base.has_nothing_for(name)?)))?;
+    Some(if choice.names.len() > 1 { format!("{name}: {reason}") } else { reason })
 }
 
 /// Every technique, and those that this command cannot be given.
@@ -294,6 +309,7 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
         verdict => {
             let is_base = rehearsal.variant.techniques.is_empty();
             let limits = if is_base { limits(rehearsal, &run, &answer) } else { Vec::new() };
+            let imported: Option<Vec<Vec<String>>> = run.traces.iter().map(|trace| trace.imported.clone()).collect();
             Ok(MeasuredStep {
                 peaks: verdict.fits().then_some((answer.peak_reserved, answer.peak_allocated)),
                 needs: rehearsal.needed(&answer, &run.traces),
@@ -305,6 +321,8 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
                 host: answer.host.unwrap_or_default(),
                 outcomes: outcomes(&run),
                 trains: run.traces.iter().any(|trace| trains(&trace.events)),
+                needless: answer.processes.iter().find_map(|process| process.needless_graphs.clone()),
+                imported: imported.map(|of_processes| of_processes.concat()),
                 gpu: answer.gpu,
                 limits,
             })
@@ -316,7 +334,8 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
 fn limits(rehearsal: &Rehearsal, run: &Capture, answer: &Answer) -> Vec<String> {
     // No technique rewrites it but `sdpa`, of transformers' models.
     let attention = answer.processes.first().and_then(attention).map(|(title, remedy)| format!("{title} {remedy}."));
-    rehearsal.limits(run, answer).into_iter().chain(attention).collect()
+    let needless = answer.processes.first().and_then(needless);
+    rehearsal.limits(run, answer).into_iter().chain(attention).chain(needless).collect()
 }
 
 /// What PyTorch's own meters and a clock said.
@@ -338,6 +357,8 @@ fn on_a_real_gpu(run: &Capture) -> Result<MeasuredStep, Failed> {
             host: HostMemory::default(),
             outcomes,
             trains: true,
+            needless: None,
+            imported: None,
             gpu: SimulatedGpu { name: gpu.name, memory: gpu.memory, context: gpu.taken, count: 1 },
             limits: Vec::new(),
         });
