@@ -1,5 +1,6 @@
 """A script that comes through our functions in every way there is, and says what it sees."""
 
+import copy
 import traceback
 import warnings
 
@@ -51,6 +52,7 @@ with warnings.catch_warnings(record=True) as warned:
             with torch.no_grad():
                 model(ids)
             model.train()
+            copied = copy.deepcopy(model.state_dict())
             torch.save({"step": step}, "saved.pt")
             print("saved", torch.load("saved.pt"))
             graph = torch.cuda.CUDAGraph()
