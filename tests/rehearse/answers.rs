@@ -324,6 +324,33 @@ fn the_least_memory_is_where_it_still_runs_and_a_page_less_is_not() {
     assert_eq!((code, &less["verdict"], &less["needs_at_least"]), (Some(3), &"does_not_fit".into(), &answer["needs_at_least"]));
 }
 
+/// Two large blocks are dropped and a small one is kept, again and again.
+const FIGHTING: &str = "
+import torch
+kept = []
+for _ in range(40):
+    large, half = (torch.empty(size << 19, dtype=torch.uint8, device='cuda') for size in (182, 91))
+    kept.append(torch.empty(2 << 20, dtype=torch.uint8, device='cuda'))
+    del large, half
+";
+
+/// A block above the limit is not split, and therefore not used for another size; expandable segments grow by each.
+#[test]
+fn a_limit_of_splits_that_fights_expandable_segments_is_seen() {
+    let scene = Scene::new(FIGHTING);
+    let with = |setting: &str| {
+        let output = scene.command(&["--gpu", "rtx-4090"]).env("PYTORCH_CUDA_ALLOC_CONF", setting).output().unwrap();
+        let answer = scene.answer();
+        let alone = answer["processes"][0]["fragmentation"]["reserved_if_expandable"].as_i64();
+        (error(&output), answer["peak_reserved"].as_i64().unwrap(), alone)
+    };
+    let (said, reserved, alone) = with("expandable_segments:True");
+    assert_eq!(alone, None, "{said}");
+    let (said, fighting, alone) = with("max_split_size_mb:64,expandable_segments:True");
+    assert!(fighting > 5 * reserved && alone == Some(reserved), "{reserved}, {alone:?}: {said}");
+    assert!(said.contains("With PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True alone it would reserve"), "{said}");
+}
+
 /// What is evaluated and saved after the steps that a rehearsal sees, and batches of two lengths; a teacher is asked in every step.
 const LATER: &str = "
 import torch

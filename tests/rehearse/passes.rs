@@ -344,6 +344,10 @@ x = torch.randn(64, 1024, device='cuda')
 if what == 'autocast':
     with torch.no_grad(), torch.autocast('cuda', torch.float16):
         for block in blocks: x = block(x)
+elif what == 'scripted':
+    scripted = torch.jit.script(blocks[0])
+    with torch.no_grad():
+        for _ in range(3): scripted(x)
 elif what == 'graphs':
     kept = []
     for _ in range(6):
@@ -374,6 +378,10 @@ fn a_variable_is_named_where_nothing_else_holds_the_memory_and_a_copy_is_no_acti
     let (said, answer) = of("autocast");
     assert_eq!(held(&answer, "autocast's copies of weights"), weights / 2, "{said}");
     assert!(!said.contains("Memory grows") && !said.contains("held by"), "{said}");
+
+    let (said, answer) = of("scripted");
+    assert_eq!(answer["processes"][0]["peak"]["phase"], "inference", "{said}");
+    assert!(!said.contains("left out"), "{said}");
 
     // The graphs in `kept` hold each `x`, so that `del x` frees none of them.
     let (said, _) = of("graphs");

@@ -367,6 +367,10 @@ fn place(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     let phase = moment(peak.phase, peak.step, peak.pass);
     match &worst.out_of_memory {
         Some(oom) => writeln!(text, "  Out of memory {phase}, allocating {} ({} free).", bytes(oom.tried), bytes(oom.free))?,
+        // A benchmark of kernels loads no more than it does anything else.
+        None if worst.exception.is_none() && worst.phases.iter().all(|row| row.phase == Phase::Load.name()) => {
+            writeln!(text, "  The peak is outside of any model.")?;
+        }
         None => writeln!(text, "  The peak is {phase}.")?,
     }
     for (word, line) in [("at", &peak.line), ("from", &peak.called_from), ("backward of", &peak.forward_line)] {
