@@ -36,6 +36,18 @@ fn the_committed_results_can_be_contributed() {
     }
 }
 
+#[test]
+fn times_of_two_processors_are_no_one_machines() {
+    let root = tempfile::tempdir().unwrap();
+    let machine = copy(root.path(), "intel-xeon-2c", &["inplace", "loss"]);
+    let change = |from: &str, to: &str| edit(&machine, "run.json", |run| run.replace(from, to));
+    change("microcode 0x1", "microcode 0x2");
+    assert_eq!(vramlab(&[&machine], "check").0, 0);
+    change(", stepping", "1, stepping");
+    let (status, said) = vramlab(&[&machine], "check");
+    assert!(status == 1 && said.contains("processors of 2 models took these figures"), "{said}");
+}
+
 /// A folder of a machine, or the archive that a day on a GPU leaves: checked, put beside the project's, and the text to send it with.
 #[test]
 fn results_are_contributed_from_a_folder_or_an_archive() {

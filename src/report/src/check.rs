@@ -3,7 +3,7 @@
 
 use super::recorded::{Recorded, read_machine};
 use anyhow::Result;
-use record::protocol::{PEAK, Pass, PlainCell, Relation, TIME};
+use record::protocol::{PEAK, Pass, PlainCell, Platform, Relation, TIME};
 use record::results::{PassRecord, Sample, Status};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,18 @@ pub fn check(machine: &Path) -> Result<Vec<String>> {
     let runs = read_machine(machine)?;
     let mut found = links(machine);
     found.extend(runs.iter().flat_map(problems));
+    found.extend(several_processors(&runs));
     Ok(found)
+}
+
+/// Machines of one name may have processors of several models, whose times are no one machine's. Microcode is left out, which an update changes.
+fn several_processors(runs: &[Recorded]) -> Option<String> {
+    let on_cpu = runs.iter().filter(|run| run.manifest.identity.platform == Platform::Cpu);
+    let exact = on_cpu.flat_map(|run| &run.manifest.commands).filter_map(|command| command.environment.get("exact cpu"));
+    let models: BTreeSet<&str> = exact.map(|text| text.split(", microcode").next().unwrap_or(text)).collect();
+    let named = models.iter().copied().collect::<Vec<&str>>().join("; ");
+    let several = || format!("processors of {} models took these figures ({named}): measure all on one", models.len());
+    (models.len() > 1).then(several)
 }
 
 fn problems(run: &Recorded) -> Vec<String> {
