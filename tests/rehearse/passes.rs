@@ -348,6 +348,11 @@ elif what == 'scripted':
     scripted = torch.jit.script(blocks[0])
     with torch.no_grad():
         for _ in range(3): scripted(x)
+elif what == 'batch':
+    with torch.no_grad():
+        for _ in range(3):
+            kept = {'front.image': torch.randn(2048, 1024, device='cuda')}
+            for block in blocks: x = block(kept['front.image'])
 elif what == 'graphs':
     kept = []
     for _ in range(6):
@@ -382,6 +387,10 @@ fn a_variable_is_named_where_nothing_else_holds_the_memory_and_a_copy_is_no_acti
     let (said, answer) = of("scripted");
     assert_eq!(answer["processes"][0]["peak"]["phase"], "inference", "{said}");
     assert!(!said.contains("left out"), "{said}");
+
+    // A batch by names with dots is no copy of weights.
+    let (said, answer) = of("batch");
+    assert_eq!(held(&answer, "copies of weights"), 0, "{said}");
 
     // The graphs in `kept` hold each `x`, so that `del x` frees none of them.
     let (said, _) = of("graphs");

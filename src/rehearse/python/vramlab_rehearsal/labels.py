@@ -42,21 +42,8 @@ def follow():
     @instead("__deepcopy__", torch.Tensor)
     def deepcopy(tensor, memo):
         copied = deepcopy.__wrapped__(tensor, memo)
-        _label_copy(copied)
+        label_copies([copied])
         return copied
-
-
-@functools.lru_cache(maxsize=1)
-def _shapes(parameters):
-    """Of all parameters, of which there are so many."""
-    return {each.shape for root in list(_roots) for each in root.parameters()}
-
-
-@guarded("labels of copies")
-def _label_copy(tensor):
-    """What is as large as a weight, and copied outside of a model, is a copy of weights or of an optimizer's state."""
-    if tensor.is_cuda and tensor.shape in _shapes(len(_parameters)):
-        label_as(WEIGHT_COPY, [tensor])
 
 
 def _number_of(kind, table, name, key=None, **more):
@@ -148,6 +135,20 @@ def past_their_classes(function):
             return function(*arguments)
 
     return looks
+
+
+@functools.lru_cache(maxsize=1)
+def _shapes(parameters):
+    """Of all parameters, of which there are so many."""
+    return {each.shape for root in list(_roots) for each in root.parameters()}
+
+
+@guarded("labels of copies")
+@past_their_classes
+def label_copies(tensors):
+    """What has a weight's shape, and was copied outside of a model, is a copy of weights or of an optimizer's state."""
+    shapes = _shapes(len(_parameters))
+    label_as(WEIGHT_COPY, [each for each in tensors if each.is_cuda and each.shape in shapes])
 
 
 @guarded("labels of a module's tensors")

@@ -44,7 +44,7 @@ def follow():
 
 @guarded("weights that were loaded")
 def _label_weights(loaded, depth=2):
-    """Of a checkpoint that is read to the GPU, or kept in a variable, by names of modules' parts: copies of the model's, and no data."""
+    """Of a checkpoint that is read to the GPU, by names of modules' parts: copies of the model's, and no data."""
     for name, value in loaded.items() if isinstance(loaded, dict) and device.library is not None else ():
         if isinstance(value, torch.Tensor) and "." in str(name):
             labels.label_as(labels.WEIGHT_COPY, [value])
@@ -182,8 +182,9 @@ def look_at_variables():
     for where, name, value in _variables():
         if issubclass(type(value), (torch.nn.Module, torch.optim.Optimizer)):
             continue
-        _label_weights(value)
         tensors = [each for each in _tensors_in(value, DEEPEST - 1) if not isinstance(each, torch.nn.Parameter)]
+        if _is_state(value):
+            labels.label_copies(tensors)
         how = _retains(value, tensors)
         # Who holds graphs holds what they have saved.
         labelled = tensors if how and "graphs" in how else [each for each in tensors if _is_held_by_variables(each)]
@@ -195,6 +196,14 @@ def look_at_variables():
     if own is not None:
         how = "which leaves gradients with their graphs: use torch.autograd.grad, or set .grad to None after use"
         _retainers["create_graph"] = ("backward(create_graph=True)", how, own.f_code.co_filename, own.f_code.co_name)
+
+
+def _is_state(value, depth=1):
+    """Whether it is a dict by names of modules' parts, as of a model's state, or has one: a batch may be that, too, of other shapes."""
+    if not issubclass(type(value), dict):
+        return False
+    first = list(itertools.islice(value.items(), 10))
+    return any("." in str(name) for name, _ in first) or depth > 0 and any(_is_state(each, depth - 1) for _, each in first)
 
 
 def _is_held_by_variables(tensor):
