@@ -46,7 +46,7 @@ def follow():
 def _label_weights(loaded, depth=2):
     """Of a checkpoint that is read to the GPU, by names of modules' parts: copies of the model's, and no data."""
     for name, value in loaded.items() if isinstance(loaded, dict) and device.library is not None else ():
-        if isinstance(value, torch.Tensor) and "." in str(name):
+        if isinstance(value, torch.Tensor) and type(name) is str and "." in name:
             labels.label_as(labels.WEIGHT_COPY, [value])
         elif depth:
             _label_weights(value, depth - 1)
@@ -203,7 +203,7 @@ def _is_state(value, depth=1):
     if not issubclass(type(value), dict):
         return False
     first = list(itertools.islice(value.items(), 10))
-    return any("." in str(name) for name, _ in first) or depth > 0 and any(_is_state(each, depth - 1) for _, each in first)
+    return any(type(name) is str and "." in name for name, _ in first) or depth > 0 and any(_is_state(each, depth - 1) for _, each in first)
 
 
 def _is_held_by_variables(tensor):
