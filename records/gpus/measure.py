@@ -26,7 +26,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 # A rehearsal goes to the end where what comes after three steps is the point, or where there are no steps.
-TO_THE_END = {"segmentation", "llama_generate"}
+TO_THE_END = {"segmentation", "llama_generate", "gpt2_generate", "whisper_generate", "t5_generate", "bert_encode", "vit_validate", "resnet50_serve",
+              "llama_prefill", "forgotten_no_grad"}
 REHEARSED = ["program", "peak_requested", "peak_allocated", "peak_reserved", "outside", "step_seconds", "low_seconds", "high_seconds", "placeholders"]
 # `early` is after three steps.
 MEASURED = ["program", *(f"{what}{when}" for when in ("_early", "") for what in ("peak_requested", "peak_allocated", "peak_reserved")), "outside",
@@ -75,7 +76,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 script, out, lock = sys.argv[1:4]
 sys.argv = [script]
 sys.path[0] = os.path.dirname(script)
-marks, counts, taken, early = [], {}, [], {}
+marks, passes, counts, taken, early = [], [], {}, [], {}
 PEAKS = {"peak_requested": "requested_bytes.all.peak", "peak_allocated": "allocated_bytes.all.peak", "peak_reserved": "reserved_bytes.all.peak"}
 initialize = torch.cuda._lazy_init
 
@@ -112,6 +113,26 @@ def mark(optimizer, *_):
 register_optimizer_step_post_hook(mark)
 
 
+def begin(module, *_):
+    # A hook on every module would take time of its own: it is off until the outermost module has ended.
+    armed.pop().remove()
+    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        passes.append(event)
+    ending.append(module.register_forward_hook(arm, always_call=True))
+
+
+def arm(*_):
+    if ending:
+        ending.pop().remove()
+    armed.append(torch.nn.modules.module.register_module_forward_pre_hook(begin))
+
+
+armed, ending = [], []
+arm()
+
+
 def peaks():
     stats = torch.cuda.memory_stats()
     return {name: stats[key] for name, key in PEAKS.items()}
@@ -120,7 +141,9 @@ def peaks():
 def tell():
     torch.cuda.synchronize()
     stats = torch.cuda.memory_stats()
-    seconds = [before.elapsed_time(after) / 1e3 for before, after in zip(marks, marks[1:])]
+    # A script that does not train goes from one forward pass to the next.
+    begun = marks or passes
+    seconds = [before.elapsed_time(after) / 1e3 for before, after in zip(begun, begun[1:])]
     memory = torch.cuda.get_device_properties(0).total_memory
     json.dump({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "memory": memory, "steps": seconds,
                "outside": used() - taken[0] - stats["reserved_bytes.all.current"],
