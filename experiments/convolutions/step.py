@@ -22,8 +22,8 @@ class Training:
 
     def run(self, probe):
         self.optimizer.zero_grad()
-        # TF32 is cuDNN's default, and what the networks of others compute with.
-        with torch.backends.cudnn.flags(benchmark=self.tunes, allow_tf32=True):
+        # TF32 is cuDNN's default, and what the networks of others compute with. What flags() is not told it turns off, cuDNN itself, too.
+        with torch.backends.cudnn.flags(enabled=True, benchmark=self.tunes, allow_tf32=True):
             with torch.autocast(self.device, torch.bfloat16, enabled=self.casts):
                 loss = presets.loss_of(self.model, self.batch)
             loss.backward()
