@@ -78,3 +78,25 @@ fn a_type_name_is_unique() {
     let twice: Vec<_> = places.iter().filter(|(_, places)| places.len() > 1).collect();
     assert!(twice.is_empty(), "each says what it holds, so no two have one name: {twice:?}");
 }
+
+/// `torch.backends.cudnn.flags()` turns off what it is not told, cuDNN itself, too: a step would compute with PyTorch's own kernels, unseen.
+#[test]
+fn no_step_in_python_turns_cudnn_off_without_saying_so() {
+    let folders = ["experiments", "records", "src/rehearse/python"].map(|folder| common::root().join(folder));
+    let mut waiting = folders.to_vec();
+    let mut files = 0;
+    while let Some(folder) = waiting.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                waiting.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "py") {
+                files += 1;
+                let text = fs::read_to_string(&path).unwrap();
+                let mut calls = text.lines().filter(|line| line.contains("cudnn.flags("));
+                assert!(calls.all(|line| line.contains("enabled=")), "{}: cudnn.flags() without enabled=", path.display());
+            }
+        }
+    }
+    assert!(files > 50, "{files} files in Python");
+}

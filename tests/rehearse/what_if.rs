@@ -895,3 +895,21 @@ fn a_peak_that_grew_is_named_with_its_line() {
     let (tolerated, _) = scene.run(&[&check[..], &["--tolerance", "200%"]].concat(), &["--batch-size", "16"]);
     assert_eq!(tolerated.status.code(), Some(0), "{}", said(&tolerated));
 }
+
+/// The one part of `--device cuda` that a real GPU is not needed for: which meters and times are taken, of scripts that train and that do not.
+#[test]
+fn on_a_real_gpu_a_script_is_measured_whether_it_trains_or_not() {
+    for what in ["trains", "infers"] {
+        let script = common::root().join("tests/rehearse/measured.py");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+        let output = command
+            .args(["rehearse", "--gpu", "h100", "--steps", "all", "--"])
+            .arg(common::python())
+            .arg(script)
+            .arg(what)
+            .output()
+            .unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(printed.contains("measured as it should be"), "{what}: {printed}{}", said(&output));
+    }
+}

@@ -1,5 +1,6 @@
 """A script on a real GPU, by PyTorch's own meters and a clock: what `--what-if --device cuda` compares."""
 
+import atexit
 import statistics
 import time
 
@@ -13,8 +14,11 @@ class Meter:
 
         self.torch, self.wanted, self.stop = torch, settings.steps, stop
         self.counts, self.moments, self.is_up = {}, [], False
+        self.passes, self.armed, self.ending = [], None, None
         torch.cuda._queued_calls.insert(0, (self.begins, []))
         register_optimizer_step_post_hook(self.ends)
+        self.waits_for_a_pass()
+        atexit.register(self.never_trained)
 
     def begins(self):
         """Before PyTorch's allocator has anything."""
@@ -35,9 +39,34 @@ class Meter:
         if self.wanted is not None and steps >= self.wanted:
             self.stop(steps)
 
+    def waits_for_a_pass(self, *_):
+        if self.ending is not None:
+            self.ending.remove()
+        self.ending, self.armed = None, self.torch.nn.modules.module.register_module_forward_pre_hook(self.begins_a_pass)
+
+    def begins_a_pass(self, module, *_):
+        """A hook on every module would take time of its own: it is off until the outermost module has ended, and for good once a script trains."""
+        self.armed.remove()
+        self.armed = None
+        if self.moments:
+            return
+        if self.is_up and not self.torch.cuda.is_current_stream_capturing():
+            event = self.torch.cuda.Event(enable_timing=True)
+            event.record()
+            self.passes.append(event)
+        self.ending = module.register_forward_hook(self.waits_for_a_pass, always_call=True)
+
+    def never_trained(self):
+        """At the end of a script without an optimizer step: its time is that from forward pass to forward pass."""
+        if self.is_up and self.passes and not self.moments:
+            self.torch.cuda.synchronize()
+            self.tell_peaks([before.elapsed_time(after) / 1e3 for before, after in zip(self.passes, self.passes[1:])][1:], trains=False)
+
     def tell(self):
-        cuda = self.torch.cuda
         # From the end of a step to that of the next: the first step, which warms up, is none of them.
-        times = [after - before for before, after in zip(self.moments, self.moments[1:])]
-        seconds = statistics.median(times) if times else None
-        note(meters=dict(peak_allocated=cuda.max_memory_allocated(), peak_reserved=cuda.max_memory_reserved(), seconds=seconds))
+        self.tell_peaks([after - before for before, after in zip(self.moments, self.moments[1:])], trains=True)
+
+    def tell_peaks(self, times, trains):
+        cuda, seconds = self.torch.cuda, statistics.median(times) if times else None
+        peaks = dict(peak_allocated=cuda.max_memory_allocated(), peak_reserved=cuda.max_memory_reserved())
+        note(meters=dict(**peaks, seconds=seconds, trains=trains))

@@ -157,8 +157,10 @@ pub struct RealGpu {
 pub struct Meters {
     pub peak_allocated: i64,
     pub peak_reserved: i64,
-    /// Median of a step's after the first.
+    /// Median of a step's after the first; where there is none, of the time from forward pass to forward pass.
     pub seconds: Option<f64>,
+    /// Whether it made an optimizer step.
+    pub trains: bool,
 }
 
 /// The line of a compiled file from which on this holds; the file, line and function of the script that it comes from; and the module.

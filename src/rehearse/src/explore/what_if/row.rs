@@ -262,7 +262,8 @@ pub struct MeasuredStep {
 impl MeasuredStep {
     /// What the time is of: `a step`, `a forward pass`, `a token`.
     pub fn unit(&self) -> String {
-        format!("a {}", self.time.as_ref().map_or("step", |time| time.unit))
+        let measured = if self.trains { "step" } else { "forward pass" };
+        format!("a {}", self.time.as_ref().map_or(measured, |time| time.unit))
     }
 
     /// Why a rehearsal on the simulated GPU says that there is nothing for a technique.

@@ -7,7 +7,7 @@ use super::techniques::{ALLOCATOR, MEMORY_BUDGET, SETTINGS, SMALLER, Technique, 
 use crate::answer::{Answer, HostMemory, RehearsalVerdict, SimulatedGpu, answer, trains};
 use crate::capture::host::memory_of_this_machine;
 use crate::capture::plain::{first_line, on_one_line};
-use crate::capture::process::TechniqueOutcome;
+use crate::capture::process::{Meters, TechniqueOutcome, Trace};
 use crate::capture::session::{Capture, ScriptFailed};
 use crate::explore::of_each;
 use crate::explore::template::FlagTemplate;
@@ -341,9 +341,11 @@ fn limits(rehearsal: &Rehearsal, run: &Capture, answer: &Answer) -> Vec<String> 
 /// What PyTorch's own meters and a clock said.
 fn on_a_real_gpu(run: &Capture) -> Result<MeasuredStep, Failed> {
     let outcomes = outcomes(run);
-    // What was seen until memory ran out says nothing of what is needed.
+    // What was seen until memory ran out says nothing of what is needed, and without a step neither what was until an exception.
     let ended = run.traces.iter().filter(|_| !ran_out(run));
-    let meters = ended.filter_map(|trace| trace.meters.as_ref()).max_by_key(|meters| meters.peak_reserved);
+    let counts = |trace: &Trace, meters: &Meters| meters.trains || trace.exception.is_none();
+    let meters = ended.filter_map(|trace| trace.meters.as_ref().filter(|meters| counts(trace, meters)));
+    let meters = meters.max_by_key(|meters| meters.peak_reserved);
     let gpu = run.traces.iter().find_map(|trace| trace.gpu.clone());
     if let Some(gpu) = gpu.filter(|_| meters.is_some() || ran_out(run)) {
         return Ok(MeasuredStep {
@@ -356,7 +358,7 @@ fn on_a_real_gpu(run: &Capture) -> Result<MeasuredStep, Failed> {
             host_memory: 0,
             host: HostMemory::default(),
             outcomes,
-            trains: true,
+            trains: meters.is_none_or(|meters| meters.trains),
             needless: None,
             imported: None,
             gpu: SimulatedGpu { name: gpu.name, memory: gpu.memory, context: gpu.taken, count: 1 },
@@ -365,7 +367,10 @@ fn on_a_real_gpu(run: &Capture) -> Result<MeasuredStep, Failed> {
     }
     let exception = run.traces.iter().find_map(|trace| trace.exception.as_ref());
     let why = exception.map(|e| format!("{}: {}", on_one_line(&e.kind), first_line(&e.message)));
-    Err(Failed { why: why.unwrap_or_else(|| "it ended without an optimizer step on the GPU".to_string()), outcomes: Vec::new() })
+    Err(Failed {
+        why: why.unwrap_or_else(|| "it ended without an optimizer step or a forward pass on the GPU".to_string()),
+        outcomes: Vec::new(),
+    })
 }
 
 /// Those worth trying together, by what each did alone: what is free, with what changes the result, with what costs compute.
