@@ -5,7 +5,22 @@ import sys
 import torch
 from torch import nn
 
-CACHED, KEPT, GRADIENTS, GROWS = (name in sys.argv for name in ("cached", "kept", "gradients", "grows"))
+CACHED, NESTED, KEPT, GRADIENTS, GROWS = (name in sys.argv for name in ("cached", "nested", "kept", "gradients", "grows"))
+
+
+class Layer:
+    def __init__(self, keys, values):
+        self.keys, self.values = keys, values
+
+
+class Cache:
+    def __init__(self, layers):
+        self.layers = layers
+
+
+class OfEncoderAndDecoder:
+    def __init__(self, own):
+        self.self_attention_cache, self.cross_attention_cache = own, Cache([])
 
 
 class Attention(nn.Module):
@@ -28,11 +43,13 @@ class Model(nn.Module):
         self.head = nn.Linear(width, 1000)
 
     def forward(self, ids, past_key_values=None):
+        if NESTED and past_key_values:
+            past_key_values = [(layer.keys, layer.values) for layer in past_key_values.self_attention_cache.layers]
         x, cache = self.embedding(ids), []
         for number, block in enumerate(self.blocks):
             y, new = block(x, past_key_values and past_key_values[number])
             x, cache = x + y, [*cache, new]
-        return self.head(x), cache
+        return self.head(x), OfEncoderAndDecoder(Cache([Layer(*pair) for pair in cache])) if NESTED else cache
 
     @torch.no_grad()
     def generate(self, ids, tokens):

@@ -63,6 +63,9 @@ fn inference_is_called_so_with_what_fills_it_and_what_it_leaves_behind() {
         ["step_seconds", "prefill_seconds", "total_seconds"].map(|name| cached["time"][name].as_f64().unwrap());
     assert!(cached["time"]["unit"] == "token" && prefill > 0.0 && all > 20.0 * token.min(prefill), "{token} {prefill} {all}");
     assert_eq!(cached["processes"][0]["growth"], Value::Null, "a cache that grows within a text is no leak");
+    // As transformers has it of an encoder and a decoder: a cache of caches of layers.
+    let (_, nested) = of(&["cached", "nested"]);
+    assert_eq!((held(&nested, "KV cache"), &nested["processes"][0]["growth"]), (cache, &Value::Null));
 
     // Each pass leaves its scores, 32 x 64 x 1000 numbers, in a list; or one tensor has them all.
     let scores = 32 * 64 * 1000 * 4;

@@ -131,7 +131,8 @@ def _begins_generation(values):
 
 def _label_caches():
     for cache in _caches:
-        labels.label_as(labels.KEY_VALUE_CACHE, _tensors_in(cache, DEEPEST))
+        # Of an encoder and a decoder there are two, each with layers that have their tensors.
+        labels.label_as(labels.KEY_VALUE_CACHE, _tensors_in(cache, DEEPEST + 1))
 
 
 @guarded("caches that modules keep")
