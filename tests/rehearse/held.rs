@@ -15,6 +15,7 @@ const SCRIPT: &str = "tests/rehearse/writes.py";
 /// A folder with files of 2020, outside of those for temporary files, where sockets are made as they are.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    assert!(!folder.path().starts_with("/tmp"), "a checkout below /tmp cannot be tested: what lies there may be written");
     let at = |name: &str| folder.path().join(name);
     for name in ["ck/step-1", "ck/step-2/sub", "old", "closed", "cache"] {
         fs::create_dir_all(at(name)).unwrap();

@@ -156,7 +156,9 @@ def another_way(guarded):
     if guarded:
         library = ctypes.CDLL(None, use_errno=True)
         openat = {"x86_64": 257, "aarch64": 56}[os.uname().machine]
-        assert library.syscall(openat, -100, b"a.txt", os.O_WRONLY | os.O_TRUNC, 0) == -1 and ctypes.get_errno() == errno.EACCES
+        opened = library.syscall(openat, -100, b"a.txt", os.O_WRONLY | os.O_TRUNC, 0)
+        why = ctypes.get_errno()
+        assert opened == -1 and why == errno.EACCES, os.strerror(why)
         assert library.syscall(openat, -100, b"by_number.txt", os.O_WRONLY | os.O_CREAT, 0o600) == -1
     if os.path.exists("static"):
         ran = subprocess.run("./static", shell=True, stderr=subprocess.PIPE, text=True)
