@@ -13,6 +13,11 @@ encoder, decoder = (torch.nn.Sequential(*[torch.nn.Linear(512, 512)] * 4) for _ 
 encoder, decoder = encoder.cuda(), decoder.cuda()
 optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], 1e-3)
 trains = sys.argv[1] == "trains"
+if sys.argv[1] == "compiled":
+    # A graph break would end it: nothing of the meter's is in the way of a compiler.
+    score = torch._dynamo.optimize(lambda graph, inputs: graph.forward, nopython=True)(lambda x: decoder(x).sum())
+    assert score(torch.randn(64, 512, device="cuda")).shape == ()
+    meter.passes.clear()
 for batch in range(5):
     scores = decoder(encoder(torch.randn(64, 512, device="cuda")))
     if trains:

@@ -899,7 +899,7 @@ fn a_peak_that_grew_is_named_with_its_line() {
 /// The one part of `--device cuda` that a real GPU is not needed for: which meters and times are taken, of scripts that train and that do not.
 #[test]
 fn on_a_real_gpu_a_script_is_measured_whether_it_trains_or_not() {
-    for what in ["trains", "infers"] {
+    for what in ["trains", "infers", "compiled"] {
         let script = common::root().join("tests/rehearse/measured.py");
         let mut command = Command::new(env!("CARGO_BIN_EXE_vramlab"));
         let output = command

@@ -108,7 +108,7 @@ fn on_card(card: &str, rehearsed: &str, measured: &str) -> Option<(String, Vec<f
         })
         .collect();
     let row = format!(
-        "| {} programs, rehearsed and then run on an {card} for up to 30 steps | peak allocated within 0.1 % in {}, within 0.4 % in {}; **missed**: {}; reserved {:.0} to {:.0} % |",
+        "| {} programs, rehearsed and then run on an {card} | peak allocated within 0.1 % in {}, within 0.4 % in {}; **missed**: {}; reserved {:.0} to {:.0} % |",
         allocated.len(),
         below(0.001),
         below(0.004),
@@ -193,7 +193,7 @@ fn trusted(real_gpus: &str, ecosystem: &str, titan: &str, cards: &[(&str, (Strin
             of(&detection, f64::min)?
         ),
         format!(
-            "| time of a step: {} of those programs' runs; {} steps that others timed; torchtune's ladder | half within {:.0} %, nine in ten within {:.0} %; half within {}; tokens/s {:+.0} to {:+.0} %, **{baseline:+.0} % before packing** |",
+            "| time of a step, a pass or a token: {} of those programs' runs; {} steps that others timed; torchtune's ladder | half within {:.0} %, nine in ten within {:.0} %; half within {}; tokens/s {:+.0} to {:+.0} %, **{baseline:+.0} % before packing** |",
             apart.len(),
             step[1],
             100.0 * within(apart.clone(), 0.5)?,

@@ -4,6 +4,7 @@ import atexit
 import statistics
 import time
 
+from . import calls
 from .notes import note
 from .session import settings
 
@@ -14,10 +15,10 @@ class Meter:
 
         self.torch, self.wanted, self.stop = torch, settings.steps, stop
         self.counts, self.moments, self.is_up = {}, [], False
-        self.passes, self.armed, self.ending = [], None, None
+        self.passes, self.outermost = [], None
         torch.cuda._queued_calls.insert(0, (self.begins, []))
         register_optimizer_step_post_hook(self.ends)
-        self.waits_for_a_pass()
+        calls.around(self.enters, self.leaves)
         atexit.register(self.never_trained)
 
     def begins(self):
@@ -39,22 +40,17 @@ class Meter:
         if self.wanted is not None and steps >= self.wanted:
             self.stop(steps)
 
-    def waits_for_a_pass(self, *_):
-        if self.ending is not None:
-            self.ending.remove()
-        self.ending, self.armed = None, self.torch.nn.modules.module.register_module_forward_pre_hook(self.begins_a_pass)
+    def enters(self, module, *_):
+        if self.outermost is None:
+            self.outermost = module
+            if self.is_up and not self.moments and not self.torch.cuda.is_current_stream_capturing():
+                event = self.torch.cuda.Event(enable_timing=True)
+                event.record()
+                self.passes.append(event)
 
-    def begins_a_pass(self, module, *_):
-        """A hook on every module would take time of its own: it is off until the outermost module has ended, and for good once a script trains."""
-        self.armed.remove()
-        self.armed = None
-        if self.moments:
-            return
-        if self.is_up and not self.torch.cuda.is_current_stream_capturing():
-            event = self.torch.cuda.Event(enable_timing=True)
-            event.record()
-            self.passes.append(event)
-        self.ending = module.register_forward_hook(self.waits_for_a_pass, always_call=True)
+    def leaves(self, module):
+        if self.outermost is module:
+            self.outermost = None
 
     def never_trained(self):
         """At the end of a script without an optimizer step: its time is that from forward pass to forward pass."""
