@@ -401,6 +401,8 @@ fn a_variable_is_named_where_nothing_else_holds_the_memory_and_a_copy_is_no_acti
 
     let (said, _) = of("create_graph");
     assert!(said.contains("backward(create_graph=True), which leaves gradients with their graphs"), "{said}");
+    // PyTorch warns of it, and of its own line.
+    assert!(said.contains("autograd/graph.py:") && !said.contains("vramlab_rehearsal"), "{said}");
 
     // Of the model and of the momentum, or of the model.
     for (what, copies) in [("deepcopy", 2 * weights), ("clone", weights)] {

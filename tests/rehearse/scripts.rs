@@ -410,7 +410,11 @@ fn what_a_closure_does_is_no_part_of_the_optimizers_step() {
 import torch
 from torch import nn
 model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024)).cuda()
-optimizer, x = torch.optim.Adam(model.parameters()), torch.randn(8192, 1024, device='cuda')
+class Twice(torch.optim.Adam):
+    def step(self, closure):
+        closure()
+        return super().step(closure)
+optimizer, x = Twice(model.parameters()), torch.randn(8192, 1024, device='cuda')
 def closure():
     optimizer.zero_grad()
     loss = model(x).square().sum()
@@ -419,8 +423,10 @@ def closure():
 for _ in range(3):
     optimizer.step(closure=closure)
 ";
-    let seen = rehearse(&["--gpu", "24GiB"], script);
+    let seen = rehearse(&["--gpu", "rtx-4090"], script);
     let process = &seen.json["processes"][0];
+    // Both evaluations are of the same samples.
+    assert_eq!(seen.json["time"]["samples"], 8192, "{}", seen.json["time"]);
     let phases: Vec<&str> = process["phases"].as_array().unwrap().iter().map(|row| row["phase"].as_str().unwrap()).collect();
     assert_eq!(phases[..4], ["load", "forward", "backward", "optimizer"], "{process}");
     let weights = 2 * (1024 * 1024 + 1024) * 4;
@@ -788,6 +794,12 @@ fn a_convolution_takes_the_workspace_that_cudnn_chooses() {
         rehearse(&["--gpu", "h100"], command).error().contains("cuDNN, which tries several algorithms: cudnn.benchmark")
     };
     assert!(tries(&format!("import torch; torch.backends.cudnn.benchmark = True\n{script}")) && !tries(script));
+    let without = |flags: &str| {
+        let seen = rehearse(&["--gpu", "h100"], &script.replace("with ", &format!("with torch.backends.cudnn.flags({flags}), ")));
+        (seen.error().contains("Convolutions run without cuDNN"), seen.json["processes"][0]["without_cudnn"]["line"].clone())
+    };
+    assert_eq!(without("deterministic=True"), (true, 5.into()));
+    assert_eq!(without("deterministic=True, enabled=True"), (false, Value::Null));
 }
 
 #[test]

@@ -33,6 +33,8 @@ _batches = {}
 _batches_of = 0
 # By model, the largest of its forward passes since the last backward pass.
 _forward = {}
+# By model, the largest that an optimizer evaluated in the step that it makes.
+_evaluated = {}
 
 SAVING = ("save_pretrained", "save_checkpoint", "save_state", "save_model", "save_file")
 MOST_FILES, MOST_BYTES, MOST_TOLD = 100, 1 << 20, 2
@@ -138,15 +140,24 @@ def _count(torch, model, named):
         _forward[model] = max(_forward.get(model, (0, 0)), size)
 
 
-def goes_backward():
+def step_begins():
+    _evaluated.clear()
+
+
+def goes_backward(is_in_step):
     """Of the forward passes since the last backward pass the largest counts: others are of the same samples, as for metrics or of a siamese network.
-    Sizes are those of the last: before it there may be an evaluation, or a pass that makes lazy weights."""
+    Sizes are those of the last: before it there may be an evaluation, or a pass that makes lazy weights. What an optimizer evaluates in one step of
+    its own, as L-BFGS does, are the same samples, too."""
     for key, shape in _last.items():
         _vary(key, shape)
     _last.clear()
+    if not is_in_step:
+        step_begins()
     for model, size in _forward.items():
-        before = _batches.get(step, {}).get(model, (0, 0))
-        _batches.setdefault(step, {})[model] = before[0] + size[0], before[1] + size[1]
+        before, known = _batches.get(step, {}).get(model, (0, 0)), _evaluated.get(model, (0, 0))
+        if is_in_step:
+            size = _evaluated[model] = max(known, size)
+        _batches.setdefault(step, {})[model] = before[0] + size[0] - known[0], before[1] + size[1] - known[1]
     _forward.clear()
 
 

@@ -49,9 +49,22 @@ def follow(torch, stop):
     # Every backward pass goes through autograd's engine: PyTorch's own, and those of scripts that call it themselves, as Megatron's.
     variable = torch.autograd.Variable
     variable._execution_engine = _Engine(variable._execution_engine, steps)
+    _as_pytorchs_own(torch.autograd.graph)
     device.tell_graphs(torch, steps.replayed)
     # A step that has ended counts before the batch of the next one is seen.
     labels.before_roots.insert(0, steps.look)
+
+
+def _run(engine, arguments, more):
+    return engine.run_backward(*arguments, **more)
+
+
+@guarded("the place of a backward pass")
+def _as_pytorchs_own(module):
+    """What the engine warns of is said of the line that called it: PyTorch's own, and none of ours."""
+    with open(module.__file__) as file:
+        line = next((number for number, text in enumerate(file, 1) if "_execution_engine.run_backward(" in text), 2)
+    _run.__code__ = _run.__code__.replace(co_filename=module.__file__, co_firstlineno=line - 1)
 
 
 class _Engine:
@@ -67,11 +80,11 @@ class _Engine:
 
     def run_backward(self, *arguments, **more):
         if self._depth:
-            return self._engine.run_backward(*arguments, **more)
+            return _run(self._engine, arguments, more)
         before = self._begins(arguments, more)
         self._depth += 1
         try:
-            return self._engine.run_backward(*arguments, **more)
+            return _run(self._engine, arguments, more)
         finally:
             self._depth -= 1
             self._ends(before)
@@ -179,6 +192,7 @@ class _Steps:
     def begins(self, optimizer, arguments=(), named=None):
         if self.depth == 0 and device.library is not None:
             labels.gradients(optimizer)
+            reach.step_begins()
             self.before = device.library.vl_enter(device.OPTIMIZER)
         self.depth += 1
         if any(map(callable, (*arguments, *(named or {}).values()))):
@@ -228,7 +242,7 @@ class _Steps:
 
     def backward_begins(self):
         self.look()
-        reach.goes_backward()
+        reach.goes_backward(self.depth > 0)
         hosting.look()
         self.is_backward = True
 

@@ -46,6 +46,9 @@ pub struct ProcessAnswer {
     /// Attention that is written out, where its scores are much of the peak.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub explicit_attention: Option<ExplicitAttention>,
+    /// The first line whose convolution PyTorch computes by itself, without cuDNN.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub without_cudnn: Option<Frame>,
     pub exception: Option<Failure>,
     /// Whether it takes batches from a DataLoader.
     #[serde(skip)]
@@ -149,12 +152,19 @@ fn on_device(trace: &Trace, blocks: &[MemoryBlock], casts_weights: bool, device:
         leftovers: leftovers(trace, blocks, device, moment, own_line),
         needless_graphs: needless_graphs(trace, blocks, device, moment),
         explicit_attention: explicit_attention(trace, blocks, device, moment),
+        without_cudnn: without_cudnn(trace, device),
         exception: trace.exception.as_ref().map(|exception| failure(trace, exception)),
         has_loader: !trace.loaders.is_empty(),
         in_use: in_use(trace, casts_weights, device),
         moment,
         left_out,
     }
+}
+
+fn without_cudnn(trace: &Trace, device: u16) -> Option<Frame> {
+    let slow: BTreeSet<u32> = trace.operators.iter().filter(|(_, name)| name.contains("slow_conv")).map(|(number, _)| *number).collect();
+    let made = trace.events.iter().find(|event| event.device == device && slow.contains(&event.operator.into()))?;
+    trace.line(if made.origin != 0 { made.origin } else { made.stack }).cloned()
 }
 
 pub fn failure(trace: &Trace, exception: &Exception) -> Failure {

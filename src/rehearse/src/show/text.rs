@@ -89,6 +89,10 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
         _ => String::new(),
     };
     table(text, &format!("What fills it{then}"), &worst.peak.categories, usize::MAX, worst.peak.bytes)?;
+    let named = |rows: &[LiveBytes], name: &str| rows.iter().find(|row| row.name == name).map_or(0, |row| row.bytes);
+    if 2 * named(&worst.peak.categories, "other") > worst.peak.bytes && 2 * named(&worst.peak.modules, "elsewhere") > worst.peak.bytes {
+        writeln!(text, "    'other' is what the script made outside of torch.nn's modules: its lines are below.")?;
+    }
     table(text, "by module", &worst.peak.modules, ROWS, worst.peak.bytes)?;
     table(text, "by line", &worst.peak.lines, ROWS, worst.peak.bytes)?;
     // Which are for training by an optimizer: a script that came to its end without one has another kind.
@@ -554,6 +558,7 @@ pub fn findings(worst: &ProcessAnswer) -> Vec<Finding> {
     ];
     found.extend(worst.needless_graphs.as_ref().map(needless_graphs));
     found.extend(attention(worst).map(|(title, remedy)| Finding::new(title, std::iter::once(remedy))));
+    found.extend(worst.without_cudnn.as_ref().map(without_cudnn));
     found.push(Finding::new(left, worst.leftovers.iter().take(ROWS).map(|left| leftover(left, worst))));
     if let Some(growth) = &worst.growth {
         let more =
@@ -582,6 +587,16 @@ pub fn attention(worst: &ProcessAnswer) -> Option<(String, String)> {
         false => "torch.nn.functional.scaled_dot_product_attention(q, k, v) in its place keeps none of them",
     };
     Some((title, remedy.to_string()))
+}
+
+fn without_cudnn(line: &Frame) -> Finding {
+    Finding::new(
+        "Convolutions run without cuDNN, in kernels of PyTorch's that take longer and of whose time there is no record:",
+        std::iter::once(format!(
+            "first at {}: torch.backends.cudnn.enabled is False there, as cudnn.flags(...) makes it where it is not given enabled=True",
+            place_of(line)
+        )),
+    )
 }
 
 /// Values that the script read and nobody computed, and memory of libraries that only a GPU tells.
