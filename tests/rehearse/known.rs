@@ -241,6 +241,7 @@ fn what_a_job_takes_of_the_host_is_told_and_too_much_is_in_the_headline() {
     let headline = said.lines().find(|line| line.starts_with("FITS")).unwrap();
     assert!(headline.contains("But it takes") && headline.contains("of the host's RAM, which has 3.00 GiB"), "{headline}");
     assert!(said.contains("Note: elapsed_time of CUDA events was 0.01 ms here"), "{said}");
+    assert!(said.contains("of the host's pinned memory 1.2 GiB are in pinned ("), "{said}");
     let host = said.lines().find(|line| line.contains("Host RAM at least")).unwrap();
     assert!(host.contains("2.00 GiB pinned (PyTorch rounds each tensor up") && host.contains("), 2 workers with"), "{host}");
 }

@@ -4,6 +4,7 @@ earlier ones made."""
 import collections
 import inspect
 import itertools
+import operator
 import re
 import sys
 import traceback
@@ -11,7 +12,7 @@ import types
 
 import torch
 
-from . import device, imports, labels, reach
+from . import device, hosting, imports, labels, reach
 from .guard import guarded, instead
 from .notes import note
 
@@ -29,6 +30,9 @@ _sizes = []
 _caches = []
 # By what holds tensors of several passes: how, and where. The last look counts.
 _retainers = {}
+# The variable with most of the host's pinned memory: bytes, name, where.
+_pins = (0, "", ())
+LEAST_PINNED = 1 << 30
 
 
 def follow():
@@ -144,7 +148,7 @@ def _label_caches_of(root):
                 labels.label_as(labels.KEY_VALUE_CACHE, _tensors_in(value, 1))
 
 
-def _tensors_in(value, depth):
+def _tensors_in(value, depth, is_one=operator.attrgetter("is_cuda")):
     """Tensors of the GPU in a container, or in the attributes of an object. Of a large one as many as name its lines."""
     found, waiting, looked = [], [(value, depth)], 0
     while waiting and looked < MOST_MEMBERS:
@@ -153,7 +157,7 @@ def _tensors_in(value, depth):
         # By their types alone: a script's lazy objects make themselves when they are asked.
         kind = type(value)
         if issubclass(kind, torch.Tensor):
-            if value.is_cuda:
+            if is_one(value):
                 found.append(value)
         elif depth and issubclass(kind, _CONTAINERS):
             members = value.values() if issubclass(kind, dict) else value
@@ -161,6 +165,10 @@ def _tensors_in(value, depth):
         elif depth and _has_attributes(value):
             waiting.extend((each, depth - 1) for each in _attributes(value).values())
     return found
+
+
+def _is_pinned(tensor):
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided and tensor.is_pinned()
 
 
 def _has_attributes(value):
@@ -178,9 +186,14 @@ def _attributes(value):
 @labels.past_their_classes
 def look_at_variables():
     """Names the blocks that variables of the script hold now, and finds those that hold tensors of several passes."""
+    global _pins
     _retainers.clear()
     labels.forget_variables()
+    is_pinning = hosting.pinned() >= LEAST_PINNED
     for where, name, value in _variables():
+        if is_pinning:
+            pinned = {each.data_ptr(): each.nbytes for each in _tensors_in(value, DEEPEST - 1, _is_pinned)}
+            _pins = max(_pins, (sum(pinned.values()), name, where))
         if issubclass(type(value), (torch.nn.Module, torch.optim.Optimizer)):
             continue
         tensors = [each for each in _tensors_in(value, DEEPEST - 1) if not isinstance(each, torch.nn.Parameter)]
@@ -271,5 +284,8 @@ def tell():
     note(imported=[package for package in _PACKAGES if package in sys.modules])
     if _passes <= MOST_PASSES:
         note(pass_batches=_sizes)
+    held, name, where = _pins
+    if held >= LEAST_PINNED:
+        note(note=f"of the host's pinned memory {held / 2**30:.1f} GiB are in {name} ({', '.join(where)})")
     for name, how, file, function in _retainers.values():
         note(keeps=name, what=how, file=file, function=function)
