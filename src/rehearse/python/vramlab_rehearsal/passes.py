@@ -62,7 +62,7 @@ def _whole_beams(module):
     original = getattr(module.GenerationMixin, "_beam_search_has_unfinished_sequences", None)
 
     def has_unfinished(*arguments):
-        search = sys._getframe(1).f_locals
+        search = dict(variables_of(sys._getframe(1)))
         if not search.keys() >= {"cur_len", "max_length", "beam_indices"}:
             return original(*arguments)
         goes_on = search["cur_len"] < search["max_length"]
