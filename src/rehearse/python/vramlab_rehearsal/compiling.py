@@ -107,11 +107,11 @@ def _dynamo(dynamo):
     trace_rules.add(__package__)
 
     @instead("call_user_compiler", output_graph.OutputGraph)
-    def call_user_compiler(self, graph, *arguments, **more):
+    def call_user_compiler(self, gm, *arguments, **more):
         labels.begin_forward()
-        _name_modules(graph, labels.is_inside())
+        _name_modules(gm, labels.is_inside())
         try:
-            compiled = call_user_compiler.__wrapped__(self, graph, *arguments, **more)
+            compiled = call_user_compiler.__wrapped__(self, gm, *arguments, **more)
         except exc.BackendCompilerFailed as error:
             inner = getattr(error, "inner_exception", error)
             if not getattr(self.compiler_fn, "__module__", "torch").startswith("torch") or "OutOfMemory" in type(inner).__name__:
@@ -124,19 +124,19 @@ def _dynamo(dynamo):
                 note=f"torch.compile: {code.co_filename}:{code.co_firstlineno} ({code.co_name}) was not compiled but ran eagerly, "
                 f"because Inductor failed here: {why}"
             )
-            compiled = graph.forward
+            compiled = gm.forward
         stepped = getattr(self, "_vramlab_stepped", None)
         return steps.around(stepped, compiled) if stepped else compiled
 
     @instead("call_function", functions.SkipFunctionVariable)
-    def call_function(self, tx, arguments, more):
+    def call_function(self, tx, args, kwargs):
         # An optimizer's step breaks the graph at our hooks; where no break may be, the whole graph counts as the step.
         if self.value in steps.hooks and getattr(tx, "one_graph", False):
             stepped = tx.output.__dict__.setdefault("_vramlab_stepped", [])
-            if arguments[0].value not in stepped:
-                stepped.append(arguments[0].value)
+            if args[0].value not in stepped:
+                stepped.append(args[0].value)
             return functions.ConstantVariable.create(None)
-        return call_function.__wrapped__(self, tx, arguments, more)
+        return call_function.__wrapped__(self, tx, args, kwargs)
 
     # Around the graph of a backward pass under compiled autograd, whose inputs are lists. PyTorch calls that graph, which loses what its nodes came
     # from, where it interprets others (create_functional_call).

@@ -211,49 +211,49 @@ def _alone_in_all_groups(distributed):
 
     # Objects of another rank are not there to be read where this one is alone; the list stays as it is.
     @instead("broadcast_object_list", distributed, c10d)
-    def broadcast(objects, src=None, group=None, *arguments, group_src=None, **more):
+    def broadcast(object_list, src=None, group=None, *arguments, group_src=None, **more):
         if _others is not None and is_ours(group):
             source = among(group, src, group_src) or 0
-            given = exchanged(group, (list(objects),) if distributed.get_rank() == source else None, [source])
-            objects[:] = given.get(source, objects)
+            given = exchanged(group, (list(object_list),) if distributed.get_rank() == source else None, [source])
+            object_list[:] = given.get(source, object_list)
         elif not is_ours(group) or sent_by_this_one(group, src, group_src):
-            broadcast.__wrapped__(objects, src, group, *arguments, **more, **where_given(group_src=group_src))
+            broadcast.__wrapped__(object_list, src, group, *arguments, **more, **where_given(group_src=group_src))
 
     @instead("scatter_object_list", distributed, c10d)
-    def scatter(outputs, inputs=None, src=None, group=None, group_src=None):
+    def scatter(scatter_object_output_list, scatter_object_input_list=None, src=None, group=None, group_src=None):
         if not is_ours(group) or sent_by_this_one(group, src, group_src):
-            scatter.__wrapped__(outputs, inputs, src, group, **where_given(group_src=group_src))
+            scatter.__wrapped__(scatter_object_output_list, scatter_object_input_list, src, group, **where_given(group_src=group_src))
 
     @instead("all_gather_object", distributed, c10d)
-    def gather_all(objects, mine, group=None):
+    def gather_all(object_list, obj, group=None):
         if _others is None or not is_ours(group):
-            return gather_all.__wrapped__(objects, mine, group)
-        given = exchanged(group, (mine,), ranks_of(group))
-        objects[:] = [given.get(rank, mine) for rank in ranks_of(group)]
+            return gather_all.__wrapped__(object_list, obj, group)
+        given = exchanged(group, (obj,), ranks_of(group))
+        object_list[:] = [given.get(rank, obj) for rank in ranks_of(group)]
 
     @instead("gather_object", distributed, c10d)
-    def gather(mine, objects=None, dst=None, group=None, group_dst=None):
+    def gather(obj, object_gather_list=None, dst=None, group=None, group_dst=None):
         if _others is None or not is_ours(group):
-            return gather.__wrapped__(mine, objects, dst, group, **where_given(group_dst=group_dst))
+            return gather.__wrapped__(obj, object_gather_list, dst, group, **where_given(group_dst=group_dst))
         is_target = distributed.get_rank() == (among(group, dst, group_dst) or 0)
-        given = exchanged(group, (mine,), ranks_of(group) if is_target else [])
+        given = exchanged(group, (obj,), ranks_of(group) if is_target else [])
         if is_target:
-            objects[:] = [given.get(other, mine) for other in ranks_of(group)]
+            object_gather_list[:] = [given.get(other, obj) for other in ranks_of(group)]
 
     @instead("send_object_list", distributed, c10d)
-    def send(objects, dst=None, group=None, device=None, group_dst=None, **more):
+    def send(object_list, dst=None, group=None, device=None, group_dst=None, **more):
         if c10d.get_backend.__wrapped__(group) != BACKEND:
-            return send.__wrapped__(objects, dst, group, device, **where_given(group_dst=group_dst), **more)
+            return send.__wrapped__(object_list, dst, group, device, **where_given(group_dst=group_dst), **more)
         rank, target = distributed.get_rank(), among(group, dst, group_dst)
         if _others is not None:
-            _sent(f"{rank} to {target}", rank, (list(objects),), [])
+            _sent(f"{rank} to {target}", rank, (list(object_list),), [])
         else:
-            _keep(rank, target, list(objects))
+            _keep(rank, target, list(object_list))
 
     @instead("recv_object_list", distributed, c10d)
-    def receive(objects, src=None, group=None, device=None, group_src=None, **more):
+    def receive(object_list, src=None, group=None, device=None, group_src=None, **more):
         if c10d.get_backend.__wrapped__(group) != BACKEND:
-            return receive.__wrapped__(objects, src, group, device, **where_given(group_src=group_src), **more)
+            return receive.__wrapped__(object_list, src, group, device, **where_given(group_src=group_src), **more)
         rank = distributed.get_rank()
         source = among(group, src, group_src)
         given = _sent(f"{source} to {rank}", rank, None, [source]).get(source) if _others is not None and source is not None else _kept(source, rank)
@@ -262,7 +262,7 @@ def _alone_in_all_groups(distributed):
                 f"vramlab rehearse: rank {rank} waits for objects of rank {source}, which is not there. Rehearse all ranks, with --rank all or "
                 "torchrun; or have the script need none: a PipelineStage takes its shapes from input_args and output_args"
             )
-        objects[:] = given
+        object_list[:] = given
         return source
 
 

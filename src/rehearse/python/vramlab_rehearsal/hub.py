@@ -150,7 +150,8 @@ def follow_transformers(module):
     original = module.PreTrainedModel.from_pretrained.__func__
 
     @functools.wraps(original)
-    def from_pretrained(cls, name, *arguments, **more):
+    def from_pretrained(cls, pretrained_model_name_or_path, *arguments, **more):
+        name = pretrained_model_name_or_path
         try:
             return original(cls, name, *arguments, **more)
         except (OSError, AttributeError) as error:

@@ -40,8 +40,8 @@ def follow():
     calls.around(guarded("modules at work")(_enters), guarded("modules at work")(_leaves))
 
     @instead("__deepcopy__", torch.Tensor)
-    def deepcopy(tensor, memo):
-        copied = deepcopy.__wrapped__(tensor, memo)
+    def deepcopy(self, memo):
+        copied = deepcopy.__wrapped__(self, memo)
         label_copies([copied])
         return copied
 

@@ -80,10 +80,10 @@ def _waited_for_a_core():
 
 def _time(kind):
     @instead("fetch", kind)
-    def fetch(self, index):
+    def fetch(self, possibly_batched_index):
         began = _moment()
-        batch = fetch.__wrapped__(self, index)
-        _fetched(self, index, batch, began)
+        batch = fetch.__wrapped__(self, possibly_batched_index)
+        _fetched(self, possibly_batched_index, batch, began)
         return batch
 
 

@@ -4,6 +4,7 @@ And files of a writer that the library in writes.cpp cannot follow.
 """
 
 import functools
+import importlib.util
 import inspect
 import os
 
@@ -38,6 +39,9 @@ _PUSHES = (
 
 def hold():
     os.environ.update(_OFFLINE)
+    if importlib.util.find_spec("wandb") is None:
+        # transformers says so of a tracker that is not there, too.
+        del os.environ["WANDB_MODE"]
     for name in _NOT_SET:
         os.environ.pop(name, None)
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
@@ -99,10 +103,10 @@ def _safetensors(module):
     """It calls the kernel itself to rename the file that it has written, as 0.8 does, so it writes where what is written is held."""
 
     @instead("serialize_file", module)
-    def serialize_file(tensors, filename, *arguments, **more):
+    def serialize_file(tensor_dict, filename, *arguments, **more):
         open(filename, "ab").close()
         held = f"{_HELD}/files{os.path.realpath(filename)}"
-        return serialize_file.__wrapped__(tensors, held if os.path.exists(held) else filename, *arguments, **more)
+        return serialize_file.__wrapped__(tensor_dict, held if os.path.exists(held) else filename, *arguments, **more)
 
 
 def _is_remote(uri):
