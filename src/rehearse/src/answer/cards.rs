@@ -139,21 +139,3 @@ fn together(shares: &[Share]) -> Vec<&Share> {
     let sum = |shares: &Vec<&Share>| shares.iter().map(|share| share.peak).sum::<i64>();
     shares.iter().map(|share| at(share.began)).max_by_key(sum).unwrap_or_default()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn share(process: u32, peak: i64, began: u64, ended: u64) -> Share {
-        Share { process, peak, began, ended, ..Share::default() }
-    }
-
-    #[test]
-    fn those_that_lived_one_after_another_do_not_add_up() {
-        let of = |shares: Vec<Share>| together(&shares).iter().map(|share| share.process).collect::<Vec<_>>();
-        // A sweep below a parent that has a context; two that were there at one time; none.
-        assert_eq!(of(vec![share(1, 1, 0, 9), share(2, 4, 1, 3), share(3, 20, 4, 5), share(4, 2, 6, 8)]), [1, 3]);
-        assert_eq!(of(vec![share(1, 15, 0, 5), share(2, 15, 1, u64::MAX)]), [1, 2]);
-        assert!(of(Vec::new()).is_empty());
-    }
-}
