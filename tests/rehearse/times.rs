@@ -88,6 +88,9 @@ fn a_card_is_calibrated_and_its_constants_and_prices_are_used() {
     fs::write(at("operators.csv"), taken.collect::<String>()).unwrap();
     let (output, error) = run(&["calibrate", "--from", "--gpu", "rtx-4090"]);
     assert!(output.status.success() && !error.contains("mean nothing"), "{error}");
+    fs::write(at("odd.csv"), "kind\nmatmul,half\n").unwrap();
+    let (output, error) = run(&["calibrate", "--from", "--records", "odd.csv", "--gpu", "rtx-4090"]);
+    assert!(!output.status.success() && error.contains("'matmul,half' is no record of an operator"), "{error}");
     fs::write(
         at("prices.csv"),
         "card,per_hour,currency,date,source\nRTX 4090,0.5,USD,2026-11-25,a seller, here\nt4,0.4,USD,2026-11-20,another\n",

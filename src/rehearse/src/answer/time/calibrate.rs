@@ -66,8 +66,8 @@ pub fn work_of<'a>(column: impl Fn(&str) -> Option<&'a str>) -> Option<Work> {
     let (direction, flags) = (u8::try_from(integer("direction")?).ok()?, integer("flags")?);
     let goes_back = direction != 0 || column("operator").is_some_and(|name| name.contains("backward"));
     Some(Work {
-        kind: WorkKind::ALL.iter().copied().find(|kind| column("kind") == Some(kind.name()))?,
-        precision: Precision::ALL.iter().copied().find(|precision| column("precision") == Some(precision.name()))?,
+        kind: WorkKind::named(column("kind")?)?,
+        precision: Precision::named(column("precision")?)?,
         phase: if goes_back { Phase::Backward } else { Phase::Forward },
         changes_layout: flags & 4 != 0,
         is_channels_last: flags & 16 != 0,
@@ -122,33 +122,4 @@ fn fit(device: &mut CardModel, class: &'static str, rows: &[(Work, f64)]) -> f64
         }
     }
     median(&off(device)).exp_m1()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn constants_come_back_from_times_that_they_give() {
-        let card: Card = "rtx-4090".parse().unwrap();
-        let mut device = CardModel::of(&card).unwrap();
-        let mut wanted = device.constants("matmul_half").clone();
-        (wanted.compute, wanted.memory) = (0.5, 0.7);
-        device.set("matmul_half", wanted);
-        let mut records =
-            "kind,precision,direction,flags,alignment,flops,bytes,m,n,k,groups,taps,launches,seconds,simulated\n".to_string();
-        for (m, n, k) in [(4096, 4096, 4096), (8192, 4096, 1024), (65536, 64, 1024), (65536, 1024, 64), (512, 512, 512)] {
-            let product = Work::product(m, n, k);
-            let (Work { flops, bytes, .. }, seconds) = (product, device.takes(&product).seconds);
-            records += &format!("matmul,half,0,0,8,{flops},{bytes},{m},{n},{k},0,0,1,{seconds},0\n");
-        }
-        records += "host,,,,,,,,,,,,,0.000006,0\n";
-        let (file, errors) = calibrated(&card, &records).unwrap();
-        assert!(file.contains("rtx-4090,host,6.00"), "{file}");
-        assert_eq!((errors.len(), errors[0].1), (1, 5));
-        assert!(errors[0].2 < 0.05, "{errors:?}");
-        let row: Vec<f64> = file.lines().nth(1).unwrap().split(',').skip(2).take(3).map(|field| field.parse().unwrap()).collect();
-        assert!((row[1] / 0.5 - 1.0).abs() < 0.1 && (row[2] / 0.7 - 1.0).abs() < 0.15, "{row:?}");
-        assert!(calibrated(&card, "kind\nmatmul,half\n").is_err());
-    }
 }
