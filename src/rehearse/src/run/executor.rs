@@ -108,9 +108,14 @@ pub(crate) struct Variant {
 /// Why a rehearsal of several gave nothing.
 pub(crate) const WAS_INTERRUPTED: &str = "interrupted";
 
-/// Whether Ctrl-C ended a rehearsal of this process.
+/// Whether Ctrl-C or SIGTERM came to this process since [`follow_interruptions`].
 pub fn was_interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
+}
+
+/// Has them end what this process started, and not the process itself.
+pub(crate) fn follow_interruptions() {
+    ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::SeqCst)).ok();
 }
 
 /// Larger than any card, and an allocator with expandable segments can reserve it several times.
@@ -245,7 +250,7 @@ impl Executor for Processes {
             command.stdout(std::io::stderr().as_fd().try_clone_to_owned().context("opening the standard error")?);
         }
         // The terminal's Ctrl-C reaches the script, too, which ends by it; what it did until then is reported.
-        ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::SeqCst)).ok();
+        follow_interruptions();
         let words: Vec<String> = rehearsal.words().iter().map(|word| word.to_string_lossy().into_owned()).collect();
         look_for_script(&words)?;
         let began = Instant::now();
@@ -261,7 +266,7 @@ impl Executor for Processes {
             cores: thread::available_parallelism().map_or(1, usize::from),
             status: status.into_raw(),
             timed_out,
-            interrupted: INTERRUPTED.load(Ordering::SeqCst),
+            interrupted: was_interrupted(),
             last_line_of_stderr: heard.map_or_else(String::new, last_line),
             held: HeldBack::read(session.path())?,
             ..Capture::new(words, rehearsal.card, session.path())
@@ -279,7 +284,7 @@ fn wait(rehearsal: &Rehearsal, child: &mut Child, session: &Path) -> Result<(Exi
         if let Some(status) = child.try_wait().context("waiting for the command")? {
             return Ok((status, false));
         }
-        if INTERRUPTED.load(Ordering::SeqCst) && interrupted.is_none() {
+        if was_interrupted() && interrupted.is_none() {
             interrupted = Some(Instant::now());
         }
         let late = rehearsal.timeout.is_some_and(|limit| began.elapsed().as_secs_f64() > limit);

@@ -1,9 +1,9 @@
 //! Virtual environments with other versions of packages, kept in the cache: each has what differs, and sees the packages of the script's own
 //! Python behind that.
 
-use super::followed::{self, is_interrupted};
+use super::followed;
 use super::ranges::Pin;
-use crate::run::executor::last_line;
+use crate::run::executor::{WAS_INTERRUPTED, last_line, was_interrupted};
 use crate::run::libraries::{cache, libraries, not_written};
 use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
@@ -159,7 +159,7 @@ impl Environments<'_> {
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             (self.progress)("another vramlab makes an environment; waiting for it");
             while rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-                ensure!(!is_interrupted(), "interrupted");
+                ensure!(!was_interrupted(), WAS_INTERRUPTED);
                 thread::sleep(Duration::from_millis(100));
             }
         }

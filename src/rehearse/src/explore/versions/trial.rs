@@ -4,6 +4,7 @@ use super::environments::{Base, Environments};
 use super::followed;
 use super::ranges::Pin;
 use crate::check::Earlier;
+use crate::run::executor::{WAS_INTERRUPTED, was_interrupted};
 use anyhow::{Context, Result, anyhow, bail};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -42,7 +43,7 @@ impl Trial<'_> {
                 (environments.progress)("rehearsing");
                 self.run(name, &environment.python, None, &[])
             }
-            Err(why) if followed::is_interrupted() => Err(why),
+            Err(why) if was_interrupted() => Err(why),
             Err(why) => Ok(Err(why)),
         }
     }
@@ -69,7 +70,7 @@ impl Trial<'_> {
         fs::remove_file(file("json")).ok();
         let status = followed::run(&mut command)?;
         if status.code() == Some(INTERRUPTED) || status.code().is_none() {
-            bail!("interrupted");
+            bail!(WAS_INTERRUPTED);
         }
         Ok(self.kept(name).ok_or_else(|| anyhow!("{}", why(&fs::read_to_string(file("log")).unwrap_or_default(), status.code()))))
     }
