@@ -14,6 +14,25 @@ def around(enters, leaves):
     _around.insert(0, (enters, leaves))
 
 
+def around_outermost(enters, leaves=lambda: None):
+    """Calls `enters(module)` and `leaves()` around each call that is within no other."""
+    depth = 0
+
+    def enter(module, *_):
+        nonlocal depth
+        depth += 1
+        if depth == 1:
+            enters(module)
+
+    def leave(_):
+        nonlocal depth
+        depth -= 1
+        if depth == 0:
+            leaves()
+
+    around(enter, leave)
+
+
 def _begin():
     module = torch.nn.modules.module
     # As a function of that file: Dynamo goes through it without a trace and takes it for PyTorch's own.

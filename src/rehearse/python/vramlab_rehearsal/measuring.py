@@ -14,11 +14,10 @@ class Meter:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self.torch, self.wanted, self.stop = torch, settings.steps, stop
-        self.counts, self.moments, self.is_up = {}, [], False
-        self.passes, self.outermost = [], None
+        self.counts, self.moments, self.passes, self.is_up = {}, [], [], False
         torch.cuda._queued_calls.insert(0, (self.begins, []))
         register_optimizer_step_post_hook(self.ends)
-        calls.around(self.enters, self.leaves)
+        calls.around_outermost(self.enters)
         atexit.register(self.never_trained)
 
     def begins(self):
@@ -40,17 +39,11 @@ class Meter:
         if self.wanted is not None and steps >= self.wanted:
             self.stop(steps)
 
-    def enters(self, module, *_):
-        if self.outermost is None:
-            self.outermost = module
-            if self.is_up and not self.moments and not self.torch.cuda.is_current_stream_capturing():
-                event = self.torch.cuda.Event(enable_timing=True)
-                event.record()
-                self.passes.append(event)
-
-    def leaves(self, module):
-        if self.outermost is module:
-            self.outermost = None
+    def enters(self, _):
+        if self.is_up and not self.moments and not self.torch.cuda.is_current_stream_capturing():
+            event = self.torch.cuda.Event(enable_timing=True)
+            event.record()
+            self.passes.append(event)
 
     def never_trained(self):
         """At the end of a script without an optimizer step: its time is that from forward pass to forward pass."""

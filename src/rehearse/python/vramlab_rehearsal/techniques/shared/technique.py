@@ -100,22 +100,7 @@ class Technique:
 
     def around_forward(self, enters, leaves=lambda: None):
         """Calls back around each outermost forward pass, before the module's hooks are looked up: a callback may add some."""
-        depth = 0
-
-        def enter(module, *_):
-            nonlocal depth
-            depth += 1
-            if depth == 1:
-                enters(module)
-
-        def leave(_):
-            nonlocal depth
-            depth -= 1
-            if depth == 0:
-                leaves()
-
-        enters, leaves = self.or_refused(enters), self.or_refused(leaves)
-        calls.around(enter, leave)
+        calls.around_outermost(self.or_refused(enters), self.or_refused(leaves))
 
     def or_refused(self, callback):
         """What fails in a script's own call is left out there, and with it the technique."""
@@ -211,8 +196,7 @@ def variable_of(module):
     where none has it."""
     # Without this one: a frame that refers to itself lives on, and the arguments of those that called it with it.
     for frame, _ in reversed(list(traceback.walk_stack(sys._getframe(1)))):
-        file = frame.f_code.co_filename
-        if "site-packages" in file or file.startswith(_OURS):
+        if not _is_the_scripts(frame):
             continue
         variables = dict(variables_of(frame))
         names = [name for name, value in variables.items() if value is module and not name.startswith("_")]
@@ -223,14 +207,18 @@ def variable_of(module):
     return "model"
 
 
+def _is_the_scripts(frame):
+    file = frame.f_code.co_filename
+    return "site-packages" not in file and not file.startswith(_OURS)
+
+
 _OPTIMIZER = re.compile(r"(?<![\w.])optimizer(?= = |\)|\.\w)")
 
 
 def assigned_to(frame):
     """The variable, or attribute of one, that the script stores the result of its call in; none where the frame is not the script's, or does something
     else with it."""
-    file = frame.f_code.co_filename
-    if "site-packages" in file or file.startswith(_OURS):
+    if not _is_the_scripts(frame):
         return None
     then = (each for each in dis.get_instructions(frame.f_code) if each.offset > frame.f_lasti and each.opname != "EXTENDED_ARG")
     first, second = itertools.islice(itertools.chain(then, [None, None]), 2)
