@@ -395,7 +395,13 @@ impl Trace {
             .collect();
         let mut parted: HashMap<u32, (u32, u32)> = HashMap::new();
         let mut modules: HashMap<(u32, u32), u32> = HashMap::new();
-        let after = |last: Option<&u32>| last.map_or(1, |last| last + 1);
+        // A damaged file has numbers up to the largest.
+        let after = |last: Option<&u32>| last.map_or(1, |last| last.wrapping_add(1));
+        let take = |next: &mut u32| {
+            let taken = *next;
+            *next = taken.wrapping_add(1);
+            taken
+        };
         let (mut next_stack, mut next_module) = (after(self.stacks.keys().max()), after(self.modules.keys().max()));
         let events = self.events.iter_mut().map(|event| (event.phase, &mut event.stack, &mut event.origin, &mut event.module));
         let works = self.work.iter_mut().map(|work| (work.phase, &mut work.stack, &mut work.origin, &mut work.module));
@@ -405,18 +411,18 @@ impl Trace {
             if !path.is_empty() {
                 *module = *modules.entry((*module, frame)).or_insert_with(|| {
                     let above = self.modules.get(module).map_or_else(String::new, |name| format!("{name}."));
-                    self.modules.insert(next_module, format!("{above}{path}"));
-                    next_module += 1;
-                    next_module - 1
+                    let new = take(&mut next_module);
+                    self.modules.insert(new, format!("{above}{path}"));
+                    new
                 });
             }
             if phase == Phase::Backward {
                 (*stack, *origin) = *parted.entry(*stack).or_insert_with(|| {
                     let others = self.stacks[stack].iter().copied().filter(|other| *other != frame).collect();
-                    self.stacks.insert(next_stack, others);
-                    self.stacks.insert(next_stack + 1, vec![frame]);
-                    next_stack += 2;
-                    (next_stack - 2, next_stack - 1)
+                    let (without, alone) = (take(&mut next_stack), take(&mut next_stack));
+                    self.stacks.insert(without, others);
+                    self.stacks.insert(alone, vec![frame]);
+                    (without, alone)
                 });
             }
         }
