@@ -176,13 +176,20 @@ def _renamed(get_backend):
     return renamed
 
 
+def _is_ours(group=None):
+    from torch import distributed
+
+    # PyTorch says so to who is no member.
+    return group is not distributed.GroupMember.NON_GROUP_MEMBER and distributed.get_backend.__wrapped__(group) == BACKEND
+
+
 def _alone_in_all_groups(distributed):
     """Groups that a script makes later, of whatever backend, are of this rank alone, too: a real one would wait for the others for ever."""
     c10d = distributed.distributed_c10d
 
     @instead("_new_process_group_helper", c10d)
     def make(size, rank, ranks, backend, *arguments, **more):
-        if not distributed.is_initialized() or c10d.get_backend.__wrapped__() != BACKEND:
+        if not distributed.is_initialized() or not _is_ours():
             return make.__wrapped__(size, rank, ranks, backend, *arguments, **more)
         # Options are for the backend that was asked for.
         made = make.__wrapped__(size, rank, ranks, BACKEND, *arguments, **{**more, "backend_options": None})
@@ -192,10 +199,6 @@ def _alone_in_all_groups(distributed):
 
     def sent_by_this_one(group, source, group_source):
         return source == distributed.get_rank() or (group_source is not None and group_source == distributed.get_rank(group))
-
-    def is_ours(group):
-        # PyTorch says so to who is no member.
-        return group is not distributed.GroupMember.NON_GROUP_MEMBER and c10d.get_backend.__wrapped__(group) == BACKEND
 
     def ranks_of(group):
         return distributed.get_process_group_ranks(group or distributed.group.WORLD)
@@ -212,28 +215,32 @@ def _alone_in_all_groups(distributed):
     # Objects of another rank are not there to be read where this one is alone; the list stays as it is.
     @instead("broadcast_object_list", distributed, c10d)
     def broadcast(object_list, src=None, group=None, *arguments, group_src=None, **more):
-        if _others is not None and is_ours(group):
+        if _others is not None and _is_ours(group):
             source = among(group, src, group_src) or 0
             given = exchanged(group, (list(object_list),) if distributed.get_rank() == source else None, [source])
             object_list[:] = given.get(source, object_list)
-        elif not is_ours(group) or sent_by_this_one(group, src, group_src):
+        elif not _is_ours(group) or sent_by_this_one(group, src, group_src):
             broadcast.__wrapped__(object_list, src, group, *arguments, **more, **where_given(group_src=group_src))
 
     @instead("scatter_object_list", distributed, c10d)
     def scatter(scatter_object_output_list, scatter_object_input_list=None, src=None, group=None, group_src=None):
-        if not is_ours(group) or sent_by_this_one(group, src, group_src):
+        if _others is not None and _is_ours(group):
+            source, rank = among(group, src, group_src) or 0, distributed.get_rank()
+            given = exchanged(group, (list(scatter_object_input_list),) if rank == source else None, [source])
+            scatter_object_output_list[0] = given.get(source, scatter_object_input_list)[distributed.get_rank(group)]
+        elif not _is_ours(group) or sent_by_this_one(group, src, group_src):
             scatter.__wrapped__(scatter_object_output_list, scatter_object_input_list, src, group, **where_given(group_src=group_src))
 
     @instead("all_gather_object", distributed, c10d)
     def gather_all(object_list, obj, group=None):
-        if _others is None or not is_ours(group):
+        if _others is None or not _is_ours(group):
             return gather_all.__wrapped__(object_list, obj, group)
         given = exchanged(group, (obj,), ranks_of(group))
         object_list[:] = [given.get(rank, obj) for rank in ranks_of(group)]
 
     @instead("gather_object", distributed, c10d)
     def gather(obj, object_gather_list=None, dst=None, group=None, group_dst=None):
-        if _others is None or not is_ours(group):
+        if _others is None or not _is_ours(group):
             return gather.__wrapped__(obj, object_gather_list, dst, group, **where_given(group_dst=group_dst))
         is_target = distributed.get_rank() == (among(group, dst, group_dst) or 0)
         given = exchanged(group, (obj,), ranks_of(group) if is_target else [])
@@ -270,12 +277,10 @@ def _stages_alone(pipelining):
     """What stages tell each other in newer versions of PyTorch: the shapes of gradients, which are those of what they are gradients of, and in some
     of them a vote whether they know their shapes, in which ranks that are not there vote as this one does.
     """
-    import torch.distributed as distributed
-
     stage = pipelining.PipelineStage
 
     def alone(group):
-        return _others is None and distributed.distributed_c10d.get_backend.__wrapped__(group) == BACKEND
+        return _others is None and _is_ours(group)
 
     @instead("_warmup_forward_vote", stage)
     def vote(self, has_backward, received_acc=None):
