@@ -39,9 +39,9 @@ impl HostMemory {
         let files = figures.iter().map(|of| of.file).max()?;
         let mut found = HostMemory { at_least: files, host, ..HostMemory::default() };
         for of in &figures {
-            found.at_least += of.resident.saturating_sub(of.file);
-            found.at_least += if of.untouched >= LEAST_UNTOUCHED { of.untouched } else { 0 };
-            found.pinned += of.pinned;
+            let untouched = if of.untouched >= LEAST_UNTOUCHED { of.untouched } else { 0 };
+            found.at_least = found.at_least.saturating_add(of.resident.saturating_sub(of.file)).saturating_add(untouched);
+            found.pinned = found.pinned.saturating_add(of.pinned);
         }
         let mut workers: HashMap<u32, u64> = HashMap::new();
         let mut largest: HashMap<(u32, &str), u64> = HashMap::new();
@@ -56,12 +56,13 @@ impl HostMemory {
         for trace in traces {
             for loader in trace.loaders.iter().filter(|loader| loader.workers > 0) {
                 let batch = largest.get(&(trace.process.id, loader.name.as_str())).copied().unwrap_or(0);
-                found.shared_memory += batch.saturating_mul(u64::from(loader.workers) * u64::from(loader.prefetched));
+                let ready = batch.saturating_mul(u64::from(loader.workers) * u64::from(loader.prefetched));
+                found.shared_memory = found.shared_memory.saturating_add(ready);
             }
         }
         found.workers = workers.len() as u32;
-        found.of_workers = workers.values().sum();
-        found.at_least += found.of_workers + found.shared_memory;
+        found.of_workers = workers.into_values().fold(0, u64::saturating_add);
+        found.at_least = found.at_least.saturating_add(found.of_workers).saturating_add(found.shared_memory);
         Some(found)
     }
 
