@@ -2,7 +2,7 @@
 //! was refused and that nobody heard of.
 
 use super::process::{Failure, failure};
-use crate::capture::plain::on_one_line;
+use crate::capture::plain::{first_line, on_one_line};
 use crate::capture::process::{Exception, Frame, Trace};
 use serde::Serialize;
 use sim::trace::Kind;
@@ -91,7 +91,7 @@ pub fn beside(traces: &[Trace], script_failed: bool, failed: Option<&FailedProce
             () => return None,
         };
         let process = trace.process.rank.map_or(format!("process {}", trace.process.id), |rank| format!("rank {rank}"));
-        let (kind, message) = (on_one_line(&exception.kind), on_one_line(exception.message.lines().next().unwrap_or_default()));
+        let (kind, message) = (on_one_line(&exception.kind), first_line(&exception.message));
         Some(format!("{process} ended with {kind}: {message}; {why}"))
     };
     traces.iter().filter_map(end_of).collect()

@@ -457,7 +457,7 @@ impl Trace {
     }
 }
 
-const INSTALLED: [&str; 2] = ["/site-packages/", "/dist-packages/"];
+pub const INSTALLED: [&str; 2] = ["/site-packages/", "/dist-packages/"];
 
 /// Whether a file is PyTorch's, Python's or ours, which everybody's lines go through.
 pub fn is_torch_or_stdlib(file: &str) -> bool {

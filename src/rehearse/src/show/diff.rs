@@ -3,6 +3,7 @@
 use super::words::bytes;
 use crate::answer::BlockGroup;
 use crate::capture::plain::on_one_line;
+use crate::capture::process::INSTALLED;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -77,12 +78,8 @@ pub struct PeakDiff {
 
 /// Names of files without the folder that a package or a clone lies in, which is another one on another machine.
 fn without_folder(line: &str) -> &str {
-    for installed in ["/site-packages/", "/dist-packages/"] {
-        if let Some((_, package)) = line.split_once(installed) {
-            return package;
-        }
-    }
-    line.rsplit('/').next().unwrap_or(line)
+    let package = INSTALLED.iter().find_map(|folder| line.split_once(*folder));
+    package.map_or_else(|| line.rsplit('/').next().unwrap_or(line), |(_, package)| package)
 }
 
 /// A line is known by its file, its function and what is written there: its number changes with every line above it.
