@@ -7,7 +7,7 @@ import re
 
 from . import building, notes
 from .guard import guarded, instead
-from .session import remarks, simulated, use_the_caching_allocator
+from .session import counted, remarks, simulated, use_the_caching_allocator
 
 FORWARD, BACKWARD, OPTIMIZER, EVALUATION, GENERATION = 1, 2, 3, 4, 5
 library = None
@@ -120,13 +120,6 @@ def tell_of_third_party(failed):
         listing = getattr(simulated[library], function)
         listing.restype = ctypes.c_char_p
         return [os.path.basename(path) for path in listing().decode("utf-8", "replace").splitlines()]
-
-    def counted(function):
-        count = getattr(simulated.get("libnvidia-ml.so.1"), function, None)
-        if count is None:
-            return 0
-        count.restype = ctypes.c_uint64
-        return count()
 
     if counted("vramlab_dry_managed"):
         notes.note(managed=counted("vramlab_dry_managed"))

@@ -249,7 +249,7 @@ def _alone_in_all_groups(distributed):
 
     @instead("send_object_list", distributed, c10d)
     def send(object_list, dst=None, group=None, device=None, group_dst=None, **more):
-        if c10d.get_backend.__wrapped__(group) != BACKEND:
+        if not _is_ours(group):
             return send.__wrapped__(object_list, dst, group, device, **where_given(group_dst=group_dst), **more)
         rank, target = distributed.get_rank(), among(group, dst, group_dst)
         if _others is not None:
@@ -259,7 +259,7 @@ def _alone_in_all_groups(distributed):
 
     @instead("recv_object_list", distributed, c10d)
     def receive(object_list, src=None, group=None, device=None, group_src=None, **more):
-        if c10d.get_backend.__wrapped__(group) != BACKEND:
+        if not _is_ours(group):
             return receive.__wrapped__(object_list, src, group, device, **where_given(group_src=group_src), **more)
         rank = distributed.get_rank()
         source = among(group, src, group_src)

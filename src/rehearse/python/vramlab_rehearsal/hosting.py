@@ -2,10 +2,9 @@
 writes to here."""
 
 import contextlib
-import ctypes
 import resource
 
-from .session import simulated
+from .session import counted
 
 _PAGE = resource.getpagesize()
 # Private pages that may be written to and were not, when torch was imported; and the most since.
@@ -33,20 +32,11 @@ def look():
         _most = max(_most, _untouched() - _before)
 
 
-def pinned():
-    """As PyTorch's allocator has rounded it up."""
-    if "libnvidia-ml.so.1" not in simulated:
-        return 0
-    of_all = simulated["libnvidia-ml.so.1"].vramlab_dry_pinned
-    of_all.restype = ctypes.c_uint64
-    return of_all()
-
-
 def measured():
     look()
     # Linux counts it in KiB.
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-    return {"resident": resident, "file": _kernel_count("status", "RssFile"), "untouched": _most, "pinned": pinned()}
+    return {"resident": resident, "file": _kernel_count("status", "RssFile"), "untouched": _most, "pinned": counted("vramlab_dry_pinned")}
 
 
 def private():

@@ -12,9 +12,10 @@ import types
 
 import torch
 
-from . import device, hosting, imports, labels, reach
+from . import device, imports, labels, reach
 from .guard import guarded, instead
 from .notes import note
+from .session import counted
 
 _CACHE = re.compile(r"(^|_)(past|kv|key_value|cache|caches)(_|$)|past_key_values|^(cache_[kv]|[kv]_cache|kv_?caches?)$", re.IGNORECASE)
 WITH_GRADIENTS, IN_TRAINING, BEGINS_GENERATION = 1, 2, 4
@@ -189,7 +190,7 @@ def look_at_variables():
     global _pins
     _retainers.clear()
     labels.forget_variables()
-    is_pinning = hosting.pinned() >= LEAST_PINNED
+    is_pinning = counted("vramlab_dry_pinned") >= LEAST_PINNED
     for where, name, value in _variables():
         if is_pinning:
             pinned = {each.data_ptr(): each.nbytes for each in _tensors_in(value, DEEPEST - 1, _is_pinned)}

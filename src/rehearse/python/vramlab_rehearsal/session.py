@@ -1,5 +1,6 @@
 """The session that this process belongs to."""
 
+import ctypes
 import json
 import os
 import sys
@@ -16,6 +17,15 @@ settings.rank, settings.world_size = settings.rank or (None, None)
 simulated = {}
 # What the answer is to say of how this process was started.
 remarks = []
+
+
+def counted(function):
+    """What a function of the simulated driver counts; 0 where it is not there."""
+    count = getattr(simulated.get("libnvidia-ml.so.1"), function, None)
+    if count is None:
+        return 0
+    count.restype = ctypes.c_uint64
+    return count()
 
 
 def fail(reason):
