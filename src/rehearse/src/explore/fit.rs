@@ -338,7 +338,7 @@ const MOST: u64 = 1 << 24;
 /// The largest number that fits into so many bytes; 0 where 1 does not fit; and from where on more makes no difference, where that is so for the
 /// script's data. Where it is for any number, `no_effect` is the error. `boundary_guess` says from two that fitted where it should be, between
 /// one that fits and one that does not; then each side of it is tried until two neighbours are on both sides. Where it cannot say, the line
-/// through the bytes of the two is gone along.
+/// through the bytes of the two is gone along twice, and then the middle is tried.
 fn search(
     first: u64,
     room: i64,
@@ -349,8 +349,8 @@ fn search(
     let (mut low, mut high) = (0, MOST + 1);
     let mut fitted: Vec<(u64, i64)> = Vec::new();
     let mut idle = None;
-    // How often the boundary was guessed since memory ran out first, and how far the next one is.
-    let (mut guesses, mut stride) = (0, 0);
+    // How often the line was gone along since memory ran out first.
+    let mut guesses = 0;
     // Whether `boundary_guess` has said something, and how often that did not fit.
     let (mut has_said, mut misses) = (false, 0);
     let mut next = first.clamp(1, MOST);
@@ -369,58 +369,42 @@ fn search(
             }
         };
         if high - low <= 1 {
-            break;
+            return Ok((low, None));
         }
-        let said = match fits || !has_said {
-            true if fitted.len() > 1 => boundary_guess(low, high),
-            true => None,
-            false => {
+        let said = match has_said && !fits {
+            true => {
                 misses += 1;
-                Some(high - ((high - low) >> 6_u32.saturating_sub(misses)).max(1))
+                Some(high - ((high - low) >> 6_u32.saturating_sub(misses).max(1)).max(1))
             }
+            false if fitted.len() > 1 => boundary_guess(low, high),
+            false => None,
         };
-        if let Some(said) = said {
-            has_said = true;
-            next = said.clamp(low + 1, high - 1);
-            continue;
-        }
-        let guess = match fitted[..] {
-            [] => Some(high / 8),
-            [(one, _)] if idle.is_none() => Some(one * 2),
-            [(one, _)] => Some(one.midpoint(high)),
-            [.., (less, before), (more, after)] => {
+        has_said |= said.is_some();
+        let guess = match (said, &fitted[..]) {
+            (Some(said), _) => said,
+            (None, []) => high / 8,
+            (None, [(one, _)]) if idle.is_none() => one * 2,
+            (None, [_]) => low.midpoint(high),
+            (None, [.., (less, before), (more, after)]) => {
                 let slope = (after - before) as f64 / (more - less) as f64;
-                if slope <= 0.0 && idle.is_none() {
-                    if fitted.len() > 3 {
+                match idle {
+                    None if slope <= 0.0 && fitted.len() > 3 => {
                         // The first from which on it is the same, if any was not.
-                        let ends_at = fitted.iter().find(|(_, bytes)| *bytes == after).map(|(number, _)| *number);
-                        ensure!(fitted[0].1 != after, no_effect(less, more));
-                        return Ok((ends_at.unwrap_or(more), ends_at));
+                        let ends_at = fitted.iter().find(|(_, bytes)| bytes == after).map(|(number, _)| *number);
+                        ensure!(fitted[0].1 != *after, no_effect(*less, *more));
+                        return Ok((ends_at.unwrap_or(*more), ends_at));
                     }
-                    Some(more * 64)
-                } else if slope <= 0.0 || guesses > 1 {
-                    None
-                } else {
-                    guesses += u32::from(idle.is_some());
-                    Some(more + ((room - idle.unwrap_or(0) - after).max(0) as f64 / slope) as u64)
+                    None if slope <= 0.0 => more * 64,
+                    _ if slope > 0.0 && guesses < 2 => {
+                        guesses += u32::from(idle.is_some());
+                        more + ((room - idle.unwrap_or(0) - after).max(0) as f64 / slope) as u64
+                    }
+                    _ => low.midpoint(high),
                 }
             }
         };
-        if stride == 0 && guesses > 1 {
-            stride = (high / 128).max(1);
-        }
-        next = match guess {
-            Some(guess) => guess.clamp(low + 1, high - 1),
-            // The boundary is within the last stride.
-            None if high - low <= stride => low.midpoint(high),
-            None => {
-                let next = if fits { low + stride } else { high - stride };
-                stride *= 2;
-                next
-            }
-        };
+        next = guess.clamp(low + 1, high - 1);
     }
-    Ok((low, None))
 }
 
 #[cfg(test)]
@@ -460,6 +444,9 @@ mod tests {
         let (largest, ends_at) = ending(512).unwrap();
         assert!(largest >= 512 && ends_at.is_some_and(|end| end >= 512), "{largest} {ends_at:?}");
         assert!(ending(1).unwrap_err().to_string().contains("no difference"));
+        // As many bytes for each, as where the optimizer's state is the peak, up to what no longer fits.
+        let flat = |number: u64| if number < 100 { Probe::Fits { allocated: 1000 } } else { Probe::OutOfMemory { idle: 0 } };
+        assert_eq!(search(4, 2000, |_, _| None, no_effect, |number| Ok(flat(number))).unwrap(), (99, None));
     }
 
     #[test]
