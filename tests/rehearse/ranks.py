@@ -19,8 +19,12 @@ for step in range(3):
     dist.barrier()
     model.module.load_state_dict(torch.load(f"{step}.pt", map_location="cuda"))
     told, of_all = [f"of {rank}"], [None] * size
-    dist.broadcast_object_list(told, src=1)
-    dist.all_gather_object(of_all, {"rank": rank})
+    dist.broadcast_object_list(object_list=told, src=1)
+    dist.all_gather_object(object_list=of_all, obj={"rank": rank})
+    dist.scatter_object_list(scatter_object_output_list=(own := [None]), scatter_object_input_list=["a", "b"] if rank else None, src=1)
+    gathered = [None] * size if rank == 0 else None
+    dist.gather_object(obj=own[0], object_gather_list=gathered, dst=0)
+    assert own == ["ab"[rank]] and gathered in (["a", "b"], None), (own, gathered)
     # Of a group that one of them is not in.
     dist.all_gather_object([None], rank, group=of_first)
     assert told == ["of 1"] and of_all == [{"rank": each} for each in range(size)], (told, of_all)

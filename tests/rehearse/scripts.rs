@@ -343,6 +343,15 @@ fn a_rank_that_is_alone_waits_for_nobody() {
 }
 
 #[test]
+fn arguments_are_taken_by_pytorchs_names() {
+    let seen = rehearse(&["--world-size", "2", "--rank", "0"], include_str!("names.py"));
+    let said = seen.said();
+    assert!(!said.contains("lacks"), "{said}");
+    let looked = said.lines().find_map(|line| line.strip_prefix("looked at ")).and_then(|number| number.parse::<u32>().ok());
+    assert!(looked.is_some_and(|looked| looked > 40), "{said}{}", seen.error());
+}
+
+#[test]
 fn a_command_that_is_no_rehearsal_is_told_why_in_one_line() {
     let refuses = |flags: &[&str], words: &[&str], why: &str| {
         let seen = command(flags, words);

@@ -229,10 +229,10 @@ def _tell_lines(codecache):
     codecache.PyCodeCache.load_by_key_path = staticmethod(load_by_key_path)
 
     @instead("__init__", codecache.FxGraphHashDetails)
-    def prepare(self, graph, *arguments, **more):
-        prepare.__wrapped__(self, graph, *arguments, **more)
+    def prepare(self, gm, *arguments, **more):
+        prepare.__wrapped__(self, gm, *arguments, **more)
         # The lines are kept with the code. The same graph of other lines, as after an edit, is another one.
-        self.traces = [node.meta.get("stack_trace") for node in _nodes(graph)]
+        self.traces = [node.meta.get("stack_trace") for node in _nodes(gm)]
 
     codecache.torch_key = lambda: b"the folder is this version's"
 

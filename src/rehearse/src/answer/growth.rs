@@ -84,8 +84,11 @@ fn grown(trace: &Trace, blocks: &[(&MemoryBlock, String)], rounds: &Rounds) -> O
     }
     let mut lines: Vec<LiveBytes> = Vec::new();
     for (line, at) in living {
-        let (bytes, count) = match made.get(line) {
+        let (bytes, count) = match made.get_mut(line) {
             Some(of_rounds) if accumulates(of_rounds) => {
+                // Of the round before the end its gradients, and what its variables hold, may live until the next one has its own.
+                let most = of_rounds[..last - 1].iter().fold((0, 0), |most, round| (most.0.max(round.0), most.1.max(round.1)));
+                of_rounds[last - 1] = (of_rounds[last - 1].0.min(most.0), of_rounds[last - 1].1.min(most.1));
                 of_rounds.iter().fold((0, 0), |sum, round| (sum.0 + round.0, sum.1 + round.1))
             }
             _ if rises(&at) => (at[last - 1] - at[0], 1),
