@@ -12,15 +12,17 @@ from torch import nn
 def timm_step(name, batch, size, layout):
     import timm
 
+    # PyTorch 1.12 had no kernel for attention, updated parameters one by one, and kept gradients, as zeros.
+    timm.layers.set_fused_attn(False)
     model = timm.create_model(name, num_classes=1000).cuda().train()
     images = torch.randn(int(batch), 3, int(size), int(size), device="cuda")
     if layout == "nhwc":
         model, images = model.to(memory_format=torch.channels_last), images.contiguous(memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, nesterov=True, foreach=False)
     loss_of = nn.CrossEntropyLoss()
 
     def step():
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=False)
         with torch.autocast("cuda", torch.float16):
             output = model(images)
             target = torch.empty(output.shape[0], dtype=torch.long, device="cuda").random_(1000)
@@ -44,14 +46,16 @@ def neusight_step(run):
         kind, config = transformers.GPT2LMHeadModel, transformers.GPT2Config(
             n_head=heads, n_embd=hidden, n_layer=layers, n_positions=positions)
     elif name == "bert_large":
-        kind, config = transformers.BertLMHeadModel, transformers.BertConfig(
+        # Its script takes classes of its own for both modes.
+        kind = transformers.BertForPreTraining if mode == "train" else transformers.BertForSequenceClassification
+        config = transformers.BertConfig(
             hidden_size=1024, intermediate_size=4096, num_attention_heads=16, num_hidden_layers=24)
     else:
         kind, config = transformers.OPTForCausalLM, transformers.OPTConfig(
             hidden_size=2048, ffn_dim=8192, num_attention_heads=32, num_hidden_layers=24, word_embed_proj_dim=2048, dropout=0.1)
     config._attn_implementation = "eager"
     config.use_cache = False
-    model = kind(config).cuda()
+    model = kind(config).cuda().train(mode == "train")
     ids = torch.randint(30000, (int(batch), int(length)), device="cuda")
     ends = marker(after_training=True)
 
@@ -61,8 +65,10 @@ def neusight_step(run):
         ends()
 
     def train():
-        model(ids, labels=ids).loss.backward()
-        model.zero_grad()
+        # Gradients are never cleared there: from the second step on they are added to.
+        result = model(ids)
+        logits = result[0] if name != "bert_large" else result.prediction_logits
+        nn.functional.cross_entropy(logits.view(-1, logits.size(-1)), ids.view(-1)).backward()
         ends()
 
     return train if mode == "train" else infer
