@@ -134,14 +134,19 @@ def inside_of_others(rows, name):
 
 
 def hosts(rows):
-    """By card steps that the host bounds, predicted by what the others of its machine take for each launch, in the median."""
+    """By card steps that the host bounds, predicted by what the others of its machine take for each launch, in the median. No other step of the
+    machine takes less than its launches do."""
     for card in sorted({row["card"] for row in rows}):
-        own = [row for row in rows if row["card"] == card and evaluate.is_of_host(row) and row["source"] == "kernelbench"]
+        of_machine = [row for row in rows if row["card"] == card and row["source"] == "kernelbench"]
+        own = [row for row in of_machine if evaluate.is_of_host(row)]
         each = [row["measured"] / float(row["launches"]) for row in own]
         for at, row in enumerate(own):
             others = statistics.median(each[:at] + each[at + 1:] or each)
             row["predicted"] = max(float(row["device_seconds"]), others * float(row["launches"]))
         if len(own) >= 5:
+            for row in of_machine:
+                if evaluate.is_judged(row):
+                    row["predicted"] = max(row["predicted"], statistics.median(each) * float(row["launches"]))
             yield card, statistics.median(each), own
 
 

@@ -61,7 +61,7 @@ def records(without=(), held_out=False):
     for source, name, row in operators():
         kind, peak = model.class_of(all_cards[name], row)
         if not int(row["alignment"]) % ALIGNED.get(kind, 1) and name not in without and (source in HELD_OUT) == held_out:
-            found[name, kind].append((float(row["flops"]), float(row["bytes"]), int(row["launches"]), peak, float(row["seconds"]),
+            found[name, kind].append((model.flops(all_cards[name], row), float(row["bytes"]), int(row["launches"]), peak, float(row["seconds"]),
                                       model.changes_layout(all_cards[name], row), blocks_of(row), source))
     if held_out:
         return found
@@ -73,7 +73,8 @@ def records(without=(), held_out=False):
         if card not in without and int(row["groups"]) in (0, 1, int(row["n"])):
             kind, peak = model.class_of(all_cards[card], row)
             relaid = model.changes_layout(all_cards[card], row)
-            found[card, kind].append((float(row["flops"]), float(row["bytes"]), int(row["launches"]), peak, seconds, relaid, blocks_of(row), "kernelbench"))
+            found[card, kind].append((model.flops(all_cards[card], row), float(row["bytes"]), int(row["launches"]), peak, seconds, relaid, blocks_of(row),
+                                      "kernelbench"))
     return found
 
 

@@ -25,6 +25,8 @@ CACHE = 36e9
 BLOCK = 5e9
 # Convolutions of three dimensions with fewer channels have kernels of their own (device.rs).
 FEW_CHANNELS = 16
+# Multiplications of 3 x 3 filters in fp32 by Winograd's algorithm, four results at a time, for each of the plain one's (device.rs).
+WINOGRAD = 16 / 36
 TRANSPOSED, VOLUME, CHANNELS_LAST, RELAID = 32, 64, 16, 4
 
 
@@ -74,6 +76,13 @@ def class_of(card, row):
     if kind == "reduction":
         return "reduction_backward" if direction and "batch_norm" not in row.get("operator", "") else "reduction", peak
     return ("layout" if kind == "layout" else "pointwise"), peak
+
+
+def flops(card, row):
+    """Those that are done: of a 3 x 3 filter that moves by one position in fp32 fewer than told. Records of operators tell no stride."""
+    is_square = row["kind"] == "convolution" and int(row["taps"]) == 9 and int(row.get("stride") or 1) <= 1 and not int(row["flags"]) & VOLUME
+    is_winograd = is_square and class_of(card, row)[0].startswith("convolution_single") and int(row["k"]) >= FEW_CHANNELS * 9
+    return float(row["flops"]) * (WINOGRAD if is_winograd else 1.0)
 
 
 def changes_layout(card, row):

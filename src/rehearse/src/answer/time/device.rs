@@ -78,11 +78,15 @@ const EVEN: f64 = 2.0;
 /// In fp32 those take so many times as long, by NeuSight's products (A100, H100, L4, T4, V100: 1.02 to 1.32 in the median).
 const ODD_SINGLE: f64 = 1.15;
 
+/// Multiplications of 3 x 3 filters in fp32 by Winograd's algorithm, four results at a time, for each of the plain one's. Such filters reach 105
+/// TFLOP/s on an H100, whose peak is 67 (`records/gpus`), and 12.5 of 8.1 on a T4 (DeepBench); those of one position reach 39 and 5.
+const WINOGRAD: f64 = 16.0 / 36.0;
+
 /// From memory that is not pinned the driver copies through a buffer of its own; of the bandwidth to the host so much is left. Assumed.
 const PAGEABLE: f64 = 0.4;
 const COPY_SECONDS: f64 = 1e-5;
 
-/// Convolutions of three dimensions with fewer channels have kernels of their own.
+/// Convolutions of three dimensions, and of 3 x 3 filters in fp32, with fewer channels have kernels of their own.
 const FEW_CHANNELS: u32 = 16;
 
 impl CardModel {
@@ -217,7 +221,11 @@ impl CardModel {
             WorkKind::Convolution if work.is_volume && (work.is_transposed || work.k < FEW_CHANNELS * u32::from(work.taps)) => {
                 (["volume_half", "volume_tf32", "volume_single"][cores], peak, 1.0)
             }
-            WorkKind::Convolution => (CONVOLUTION[cores][part], peak, 1.0),
+            WorkKind::Convolution => {
+                let is_square = work.taps == 9 && work.stride <= 1 && !work.is_volume && work.k >= 9 * FEW_CHANNELS;
+                let is_winograd = is_square && precision == Precision::Single;
+                (CONVOLUTION[cores][part], peak, if is_winograd { WINOGRAD } else { 1.0 })
+            }
             WorkKind::Attention if on_tensor_cores => ("attention", peak, 1.0),
             WorkKind::AttentionBackward if on_tensor_cores => ("attention_backward", peak, 1.0 / BACKWARD),
             WorkKind::Attention => ("matmul_single", peak, 1.0),
@@ -284,6 +292,15 @@ mod tests {
         assert!(few.seconds > 2.0 * many.seconds, "{few:?} {many:?}");
         let flat = device.takes(&Work { is_volume: false, ..work(64, 1, 0) });
         assert!((many.seconds / flat.seconds - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_3x3_filter_in_fp32_has_fewer_multiplications() {
+        let device = CardModel::of(&"t4".parse().unwrap()).unwrap();
+        let work = Work { kind: WorkKind::Convolution, precision: Precision::Single, k: 576, taps: 9, groups: 1, flops: 1e12, ..Work::default() };
+        let [one, two, half] =
+            [work, Work { stride: 2, ..work }, Work { precision: Precision::Half, ..work }].map(|work| device.class(&work).2);
+        assert!(one < 0.5 && two == 1.0 && half == 1.0);
     }
 
     #[test]
