@@ -179,7 +179,7 @@ pub fn of(card: &Card, class: &'static str) -> (Constants, Grade, Option<String>
         return (row, Grade::Architecture, Some(of));
     }
     match shipped().get(ANY, class) {
-        Some(any) => (beside_forward(card, class, any), Grade::Any, None),
+        Some(any) => (beside_own(card, class, any), Grade::Any, None),
         None => {
             let (near, _, _) =
                 near(class).map_or_else(|| panic!("constants.csv has no class {class}"), |near| self::of(card, near));
@@ -188,19 +188,21 @@ pub fn of(card: &Card, class: &'static str) -> (Constants, Grade, Option<String>
     }
 }
 
-/// Gradients that only other cards have records of are as far from those as the card's own forward pass is from theirs.
-fn beside_forward(card: &Card, class: &str, any: &Constants) -> Constants {
+/// Convolutions that only other cards have records of are as far from those as what the card has is from theirs: a gradient as its own forward
+/// pass; without that, in half precision, as its products, which the same tensor cores compute.
+fn beside_own(card: &Card, class: &str, any: &Constants) -> Constants {
+    let beside = |other| match (of(card, other), shipped().get(ANY, other)) {
+        ((own, Grade::Chip, _), Some(usual)) => Some((own.fixed, own.compute / usual.compute, own.memory / usual.memory)),
+        _ => None,
+    };
     let kind = class.strip_suffix("_data").or_else(|| class.strip_suffix("_weights"));
     let forward = kind.and_then(|kind| classes().find(|one| one.strip_suffix("_forward") == Some(kind)));
-    match forward.and_then(|forward| Some((of(card, forward), shipped().get(ANY, forward)?))) {
-        Some(((own, Grade::Chip, _), usual)) => Constants {
-            fixed: own.fixed,
-            compute: any.compute * own.compute / usual.compute,
-            memory: any.memory * own.memory / usual.memory,
-            rows: 0,
-        },
-        _ => any.clone(),
+    if let Some((fixed, compute, memory)) = forward.and_then(beside) {
+        return Constants { fixed, compute: any.compute * compute, memory: any.memory * memory, rows: 0 };
     }
+    let products = if class.starts_with("convolution_half") { beside("matmul_half") } else { None };
+    let compute = products.map_or(any.compute, |(_, compute, _)| (any.compute * compute).min(1.0));
+    Constants { compute, ..any.clone() }
 }
 
 /// The class whose kernels are most like those of one without any record.
@@ -239,6 +241,9 @@ mod tests {
         assert_eq!((grade, whose.as_deref()), (Grade::Architecture, Some("l40s")));
         assert_eq!(of("rtx-4090", "attention").1, Grade::Chip);
         assert_eq!(of("t4", "attention").1, Grade::Any);
+        // Its products reach more of the peak than those of other cards.
+        let usual = shipped().get(ANY, "convolution_half_forward").unwrap().compute;
+        assert!(of("rtx-4090", "convolution_half_forward").0.compute > 1.2 * usual);
     }
 
     #[test]
