@@ -159,7 +159,7 @@ def label_root(root):
         _label(parameter, PARAMETER, name)
         for scale in _scales(getattr(parameter, "quant_state", None)):
             _label(scale, PARAMETER, name)
-        if parameter.grad is not None:
+        if parameter.is_leaf and parameter.grad is not None:
             _label(parameter.grad, GRADIENT, name)
     for name, buffer in root.named_buffers():
         _label(buffer, BUFFER, _plain(f"{kind}.{name}"))
@@ -253,8 +253,13 @@ def label_variable(tensors, name, file, function):
 
 def gradients_have_graphs():
     """Whether a backward pass made a graph of the gradients, which holds what went into them, and is held by them."""
-    gradients = (parameter.grad for root in list(_roots) for parameter in root.parameters())
-    return any(gradient is not None and gradient.grad_fn is not None for gradient in gradients)
+    return any(parameter.grad.grad_fn is not None for parameter in parameters_with_gradients())
+
+
+def parameters_with_gradients():
+    """Of what a script puts in a parameter's place, as torch.func does, PyTorch warns where its `grad` is read."""
+    parameters = (parameter for root in list(_roots) for parameter in root.parameters())
+    return (parameter for parameter in parameters if (parameter.is_leaf or parameter.retains_grad) and parameter.grad is not None)
 
 
 def number_of(module):

@@ -1,6 +1,7 @@
 """Forward passes of outermost modules: in which phase each is, the caches that it is given, and which of the script's variables hold what
 earlier ones made."""
 
+import bisect
 import collections
 import inspect
 import itertools
@@ -26,6 +27,8 @@ _CONTAINERS = (list, tuple, set, dict, collections.deque)
 
 _passes = 0
 _length = 0
+# Of the last passes, how many operators autograd had recorded when each began.
+_sequences = collections.deque(maxlen=64)
 # Samples and tokens of each.
 _sizes = []
 _caches = []
@@ -92,6 +95,7 @@ def _begins(root, arguments, named):
             flags |= BEGINS_GENERATION
     device.library.vl_begin_pass(phase, flags, labels.number_of(root))
     _passes += 1
+    _sequences.append(torch._C._autograd._get_sequence_nr())
     if _passes <= MOST_PASSES:
         _sizes.append(size)
     _label_caches()
@@ -272,11 +276,15 @@ def _retains(value, tensors):
         if with_graphs > 1:
             return f"a {type(value).__name__} of {with_graphs} tensors or more with their graphs"
         return f"a {type(value).__name__} of {len(tensors)} tensors or more" if len(tensors) > 1 else None
-    depth, node = 0, value.grad_fn if issubclass(type(value), torch.Tensor) and value.is_cuda else None
-    while node is not None and node.name() == "AddBackward0" and depth < 100:
-        depth += 1
+    node = value.grad_fn if issubclass(type(value), torch.Tensor) and value.is_cuda else None
+    of_passes = set()
+    for _ in range(100):
+        if node is None or node.name() != "AddBackward0":
+            break
+        # Terms of one pass are no sum of several.
+        of_passes.add(bisect.bisect(_sequences, node._sequence_nr()))
         node = next((of for of, _ in node.next_functions if of is not None), None)
-    return f"a sum with the graphs of {depth} steps or more" if depth > 1 else None
+    return f"a sum with the graphs of {len(of_passes)} passes or more" if len(of_passes) > 1 else None
 
 
 @guarded("variables that hold tensors of several passes")

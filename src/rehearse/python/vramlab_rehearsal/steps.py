@@ -209,13 +209,14 @@ class _Steps:
         is_part = self.backwards > 0 and self.at.get(optimizer) == self.backwards
         self.at[optimizer] = self.backwards
         if not is_part:
-            self.counts[optimizer] = self.counts.get(optimizer, 0) + 1
+            # One that begins when others have made several, as L-BFGS after Adam, goes on with their number.
+            self.counts[optimizer] = self.counts.get(optimizer, max(self.counts.values(), default=1) - 1) + 1
         if self.depth:
             return
         labels.state(optimizer)
         # Several optimizers take turns: a step has ended when each has made it, or one begins to lead.
         steps = max(min(self.counts.values()), max(self.counts.values()) - 1)
-        if is_part or steps == self.ended:
+        if is_part or steps <= self.ended:
             device.library.vl_enter(device.FORWARD if self.before == 0 else self.before)
             return
         self.end_step(steps)
@@ -251,7 +252,7 @@ class _Steps:
         self.backwards += 1
         if not self.counts:
             self.witness = next(
-                ((weakref.ref(each), each.grad._version) for root in list(labels._roots) for each in root.parameters() if each.grad is not None),
+                ((weakref.ref(each), each.grad._version) for each in labels.parameters_with_gradients()),
                 None,
             )
 

@@ -29,5 +29,5 @@ pub use passes::{Leftover, NeedlessGraphs, trains};
 pub use phases::PhaseRow;
 pub use place::{LiveBytes, MOST_ROWS, module_of, moment};
 pub use placeholders::{PlaceholderSize, PlaceholderValue, Uncounted, may_decide};
-pub use process::{Failure, ProcessAnswer};
+pub use process::{Checkpoint, Failure, ProcessAnswer};
 pub use verdict::{Answer, RehearsalVerdict, SCHEMA, SimulatedGpu, answer, answers, is_near, surely};

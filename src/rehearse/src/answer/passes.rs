@@ -191,6 +191,17 @@ pub fn holder<'a>(blocks: impl Iterator<Item = &'a MemoryBlock>, of: i64) -> Opt
     held.into_iter().max_by_key(|(_, bytes)| *bytes).filter(|(_, bytes)| 2 * bytes > of).map(|(variable, _)| variable)
 }
 
+/// Names what a backward pass with a graph of its own (`create_graph`) kept for the one that goes back through it, which frees it: no gradients.
+pub fn name_graphs_of_backward_passes(trace: &Trace, blocks: &mut [MemoryBlock]) {
+    let is_unnamed = |block: &&mut MemoryBlock| block.category == Category::Gradients && block.tensor == 0;
+    for block in blocks.iter_mut().filter(is_unnamed) {
+        let is_backward = |event: usize| trace.events[event].phase == Phase::Backward;
+        if is_backward(block.made()) && block.freed().is_some_and(is_backward) {
+            block.category = Category::Activations;
+        }
+    }
+}
+
 /// Names what autocast made of weights: a cast in the module of a parameter, of half its bytes, that outlives what made it. It keeps them until
 /// its region is left, over several forward passes, too, but for those that no backward pass wants. Whether there is any of either kind.
 pub fn name_autocast_copies(trace: &Trace, blocks: &mut [MemoryBlock]) -> bool {

@@ -5,14 +5,14 @@ use super::growth::{Growth, growth};
 use super::in_use::in_use;
 use super::meter::{Meter, meters};
 use super::out_of_memory::{Caught, OutOfMemory, caught, failed_tries, ran_out, reached_script};
-use super::passes::{Leftover, NeedlessGraphs, leftovers, name_autocast_copies, needless_graphs};
+use super::passes::{Leftover, NeedlessGraphs, leftovers, name_autocast_copies, name_graphs_of_backward_passes, needless_graphs};
 use super::peak::{Peak, peak};
 use super::phases::{PhaseRow, phases};
 use super::placeholders::{PlaceholderValue, Uncounted, placeholders, uncounted};
 use crate::capture::plain::on_one_line;
 use crate::capture::process::{Exception, Frame, PlaceholderBranch, SkippedCode, Trace, line_number};
 use serde::Serialize;
-use sim::trace::{Event, Kind, MemoryBlock, blocks};
+use sim::trace::{Category, Event, Kind, MemoryBlock, blocks};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -50,6 +50,8 @@ pub struct ProcessAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without_cudnn: Option<Frame>,
     pub exception: Option<Failure>,
+    #[serde(skip)]
+    pub checkpoint: Checkpoint,
     /// Whether it takes batches from a DataLoader.
     #[serde(skip)]
     pub has_loader: bool,
@@ -78,6 +80,13 @@ pub struct Fragmentation {
     pub reserved_if_expandable: Option<i64>,
 }
 
+/// Parameters, buffers and optimizer state, when there was most of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Checkpoint {
+    pub bytes: u64,
+    pub has_state: bool,
+}
+
 #[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Failure {
     #[serde(rename = "type")]
@@ -90,6 +99,7 @@ pub struct Failure {
 pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer> {
     let mut blocks = blocks(&trace.events);
     let casts_weights = name_autocast_copies(trace, &mut blocks);
+    name_graphs_of_backward_passes(trace, &mut blocks);
     let mut devices: BTreeSet<u16> =
         trace.events.iter().filter(|e| matches!(e.kind, Kind::Alloc | Kind::OutOfMemory)).map(|e| e.device).collect();
     if devices.is_empty() && trace.exception.is_some() {
@@ -154,6 +164,7 @@ fn on_device(trace: &Trace, blocks: &[MemoryBlock], casts_weights: bool, device:
         explicit_attention: explicit_attention(trace, blocks, device, moment),
         without_cudnn: without_cudnn(trace, device),
         exception: trace.exception.as_ref().map(|exception| failure(trace, exception)),
+        checkpoint: checkpoint(blocks, device),
         has_loader: !trace.loaders.is_empty(),
         in_use: in_use(trace, casts_weights, device),
         moment,
@@ -161,8 +172,28 @@ fn on_device(trace: &Trace, blocks: &[MemoryBlock], casts_weights: bool, device:
     }
 }
 
+fn checkpoint(blocks: &[MemoryBlock], device: u16) -> Checkpoint {
+    let is_saved = |block: &&MemoryBlock| {
+        block.device == device && [Category::Parameters, Category::Buffers, Category::OptimizerState].contains(&block.category)
+    };
+    let saved: Vec<&MemoryBlock> = blocks.iter().filter(is_saved).collect();
+    let made = saved.iter().map(|block| (block.made(), block.rounded));
+    let freed = saved.iter().filter_map(|block| Some((block.freed()?, -block.rounded)));
+    let mut changes: Vec<(usize, i64)> = made.chain(freed).collect();
+    changes.sort_unstable();
+    let levels = changes.iter().scan(0, |bytes, (_, change)| {
+        *bytes += change;
+        Some(*bytes)
+    });
+    Checkpoint {
+        bytes: levels.max().unwrap_or(0).unsigned_abs(),
+        has_state: saved.iter().any(|block| block.category == Category::OptimizerState),
+    }
+}
+
 fn without_cudnn(trace: &Trace, device: u16) -> Option<Frame> {
-    let slow: BTreeSet<u32> = trace.operators.iter().filter(|(_, name)| name.contains("slow_conv")).map(|(number, _)| *number).collect();
+    let slow: BTreeSet<u32> =
+        trace.operators.iter().filter(|(_, name)| name.contains("slow_conv")).map(|(number, _)| *number).collect();
     let made = trace.events.iter().find(|event| event.device == device && slow.contains(&event.operator.into()))?;
     trace.line(if made.origin != 0 { made.origin } else { made.stack }).cloned()
 }

@@ -169,13 +169,6 @@ impl Answer {
         self.peak_on_device <= self.gpu.memory && self.peak_on_device + most > self.gpu.memory
     }
 
-    /// Bytes of parameters, buffers and optimizer state at the peak of the process that needs most: what a whole checkpoint of it takes.
-    pub fn checkpoint(&self) -> u64 {
-        let saved = ["parameters", "buffers", "optimizer state"];
-        let categories = self.processes.first().map_or(&[][..], |worst| &worst.peak.categories);
-        categories.iter().filter(|held| saved.contains(&held.name.as_str())).map(|held| held.bytes.unsigned_abs()).sum()
-    }
-
     /// The same on another card, which the run names now: its name, and the time of a step.
     pub fn moved(self, run: &Capture) -> Answer {
         let gpu = SimulatedGpu::of(&run.card, gpus(run));

@@ -3,7 +3,7 @@
 use super::words::{self, bytes, others_said, place_of, place_or_not, row, share_of, short, streams_said, written};
 use super::{cards, time};
 use crate::answer::{
-    Answer, BlockGroup, Caught, Failure, HostMemory, Leftover, LiveBytes, NeedlessGraphs, OnCard, PlaceholderSize,
+    Answer, BlockGroup, Caught, Checkpoint, Failure, HostMemory, Leftover, LiveBytes, NeedlessGraphs, OnCard, PlaceholderSize,
     PlaceholderValue, ProcessAnswer, RehearsalVerdict, Uncounted, moment,
 };
 use crate::capture::plain::{first_line, on_one_line};
@@ -90,7 +90,9 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     };
     table(text, &format!("What fills it{then}"), &worst.peak.categories, usize::MAX, worst.peak.bytes)?;
     let named = |rows: &[LiveBytes], name: &str| rows.iter().find(|row| row.name == name).map_or(0, |row| row.bytes);
-    if 2 * named(&worst.peak.categories, "other") > worst.peak.bytes && 2 * named(&worst.peak.modules, "elsewhere") > worst.peak.bytes {
+    if 2 * named(&worst.peak.categories, "other") > worst.peak.bytes
+        && 2 * named(&worst.peak.modules, "elsewhere") > worst.peak.bytes
+    {
         writeln!(text, "    'other' is what the script made outside of torch.nn's modules: its lines are below.")?;
     }
     table(text, "by module", &worst.peak.modules, ROWS, worst.peak.bytes)?;
@@ -737,12 +739,12 @@ fn held_back(text: &mut String, answer: &Answer) -> std::fmt::Result {
         let removed = named(held.removed.iter().map(|path| short(path)).collect());
         lines.push(format!("Still there, though the script removed or moved it: {removed}."));
     }
-    let whole = answer.checkpoint();
     let mut disk = Vec::new();
-    if whole >= LARGE {
-        let has_state = answer.processes[0].peak.categories.iter().any(|held| held.name == "optimizer state");
+    if let Some(Checkpoint { bytes, has_state }) =
+        answer.processes.first().map(|worst| worst.checkpoint).filter(|of| of.bytes >= LARGE)
+    {
         let what = if has_state { "parameters, buffers and optimizer state" } else { "parameters and buffers" };
-        disk.push(format!("a checkpoint of {what} takes about {}", Bytes(whole)));
+        disk.push(format!("a checkpoint of {what} takes about {}", Bytes(bytes)));
     }
     let large: Vec<u64> = held.files.iter().map(|file| file.bytes).filter(|bytes| *bytes >= LARGE).collect();
     if !large.is_empty() {

@@ -7,7 +7,7 @@ from .shared.technique import OfModel, technique
 class ChannelsLast(OfModel):
     def first(self, root):
         torch = self.torch
-        if not any(isinstance(module, torch.nn.Conv2d) for module in root.modules()):
+        if not any(isinstance(module, (torch.nn.Conv2d, torch.nn.ConvTranspose2d)) for module in root.modules()):
             return self.refused("the model has no two-dimensional convolution")
         root.to(memory_format=torch.channels_last)
 

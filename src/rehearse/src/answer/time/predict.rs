@@ -196,12 +196,13 @@ impl Prediction {
         // Of forward passes for each sample: their batch may be another one.
         let samples = |of: &Prediction| of.samples.filter(|_| of.passes.is_some()).map_or(1.0, |samples| samples as f64);
         let more = samples(before) / samples(self);
-        // The same work for the GPU is the same time of a step that the GPU bounds; the host's differs from run to run.
+        // The same kernels take the same time, as with another setting of the allocator; the host's differs from run to run.
         let (ratio, device) = match self.is_cut_from(before) {
             true => (self.total_seconds / before.total_seconds, 0.0),
             false => (more * self.step_seconds / before.step_seconds, more * self.device_seconds / before.device_seconds),
         };
-        if (device - 1.0).abs() < 1e-3 && (ratio - 1.0).abs() < 0.02 {
+        let launches = more * self.launches as f64 / before.launches.max(1) as f64;
+        if (device - 1.0).abs() < 1e-3 && ((ratio - 1.0).abs() < 0.02 || (launches - 1.0).abs() < 1e-3) {
             return TimeChange { share: 0.0, low: 0.0, high: 0.0 };
         }
         let (low, high) = band(if changes_layout { "layout" } else { "ratio" });
@@ -245,10 +246,19 @@ struct Stretch<'a> {
 }
 
 impl<'a> Stretch<'a> {
-    /// The last optimizer step that ended.
-    fn step(trace: &'a Trace, steps: u32) -> Option<Stretch<'a>> {
-        let step = trace.work.iter().map(|work| work.step).filter(|step| *step < steps).max()?;
-        let of = |step: u32| trace.work.iter().filter(move |work| work.step == step).collect();
+    /// Of the optimizer steps that ended, without the first, which warms up, the one whose work for the card is that of most: an evaluation, or
+    /// another optimizer, is in some. Of several alike the last.
+    fn step(trace: &'a Trace, device: &CardModel, steps: u32) -> Option<Stretch<'a>> {
+        let last = trace.work.iter().map(|work| work.step).filter(|step| *step < steps).max()?;
+        let of = |step: u32| trace.work.iter().filter(move |work| work.step == step).collect::<Vec<&Work>>();
+        let lengths: Vec<f64> = (0..=last).map(|step| of(step).iter().map(|work| device.takes(work).seconds).sum()).collect();
+        let mut sorted = lengths.clone();
+        sorted.sort_by(f64::total_cmp);
+        let middle = sorted[last as usize / 2];
+        let is_off_by = |step: &u32| (lengths[*step as usize] - middle).abs();
+        let mut steps = (last.min(1)..=last).rev();
+        let nearest = steps.clone().min_by(|a, b| is_off_by(a).total_cmp(&is_off_by(b)))?;
+        let step = steps.find(|step| is_off_by(step) <= (1.0 - ALIKE) * middle).unwrap_or(nearest);
         Some(Stretch {
             unit: "step",
             works: of(step),
@@ -345,7 +355,8 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
     let device = CardModel::of(card)?;
     let host = HostModel::of(card, host_factor);
     let pass = || if trains(&trace.events) { None } else { Stretch::pass(trace, &device, host) };
-    let stretch = Stretch::step(trace, steps).or_else(pass).ok_or("no optimizer step ended, so there is no step to time")?;
+    let stretch =
+        Stretch::step(trace, &device, steps).or_else(pass).ok_or("no optimizer step ended, so there is no step to time")?;
     let (works, before) = (stretch.works, stretch.before);
     // Of two steps alike the host's time is the shorter one: what else ran on this machine made the other longer.
     let alike = works.len() == before.len() && works.iter().zip(&before).all(|(a, b)| a.operator == b.operator);
