@@ -567,6 +567,40 @@ fn lines_use_the_names_of_the_script_and_a_technique_that_fails_says_so() {
     assert!(why.contains("it could not be switched on here: TypeError") && why.contains("a task stays where it is"), "{why}");
 }
 
+/// Two models, each with an optimizer of its own.
+const TWO: &str = "
+import torch
+from torch import nn
+def layers(number): return nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(number)]).cuda()
+encoder, decoder = layers(2), layers(4)
+of_encoder = torch.optim.AdamW(encoder.parameters(), lr=1e-3)
+of_decoder = torch.optim.AdamW(decoder.parameters(), lr=1e-3)
+for _ in range(3):
+    decoder(encoder(torch.randn(64, 1024, device='cuda'))).square().mean().backward()
+    for each in (of_encoder, of_decoder): each.step(); each.zero_grad()
+";
+
+#[test]
+fn lines_are_for_each_model_with_its_own_optimizer() {
+    let scene = Scene::new(TWO);
+    let (output, rows) = scene.run(&["rehearse", "--what-if", "--only", "factored,bf16-weights"], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let first = |name: &str| row(&rows, &[name])["snippet"].as_str().unwrap().split_once('\n').unwrap();
+    let (comment, line) = first("factored");
+    assert_eq!(comment, "# each of these lines for encoder with of_encoder, and once more for decoder with of_decoder");
+    assert!(first("bf16-weights").1.starts_with("decoder = decoder.to(torch.bfloat16)"), "{rows}");
+    assert!(first("bf16-weights").0.contains("for decoder with of_decoder, and once more for encoder with of_encoder"), "{rows}");
+    let line = line.replace("...", "1e-3");
+    let lines = [line.clone(), line.replace("encoder", "decoder")];
+    let kept = TWO.lines().filter(|line| !line.contains("AdamW"));
+    let pasted: Vec<String> =
+        kept.map(|kept| kept.replace("for _ in range(3):", &format!("{}\nfor _ in range(3):", lines.join("\n")))).collect();
+    scene.write(&pasted.join("\n"));
+    let (output, answer) = scene.run(&["rehearse"], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(answer["peak_allocated"], row(&rows, &["factored"])["peak_allocated"]);
+}
+
 #[test]
 fn what_is_written_on_the_command_line_and_into_the_environment_asks_for_the_same_bytes() {
     let as_it_is = source().replace("lr=1e-3", "lr=1e-3, fused=True");

@@ -280,12 +280,15 @@ impl<'a> Stretch<'a> {
         };
         let is_token = |pass: &[Work]| pass[0].phase == Phase::Generation && !pass[0].begins_generation;
         let generates = passes.iter().any(|pass| is_token(pass));
+        // The first one of a decoder makes keys and values of the whole input, which no other does.
+        let follows_one = |at: usize| at > 0 && is_token(passes[at - 1]) && is_token(passes[at]);
+        let has_later = (0..passes.len()).any(follows_one);
         // By what the card has to do. Of several alike the one in the middle by the host's time: it was warm, and compiled nothing.
         let work_of = |pass: &[Work]| pass.iter().map(|work| device.takes(work).seconds).sum::<f64>();
         let host_of = |at: &usize| passes[*at].iter().map(|work| work.host_nanoseconds).sum::<u64>();
-        let longest = |wanted: &dyn Fn(&[Work]) -> bool| {
+        let longest = |wanted: &dyn Fn(usize) -> bool| {
             let lengths: Vec<(usize, f64)> =
-                passes.iter().enumerate().filter(|(_, pass)| wanted(pass)).map(|(at, pass)| (at, work_of(pass))).collect();
+                (0..passes.len()).filter(|at| wanted(*at)).map(|at| (at, work_of(passes[at]))).collect();
             let most = lengths.iter().map(|(_, length)| *length).fold(0.0, f64::max);
             let mut alike: Vec<usize> =
                 lengths.into_iter().filter(|(_, length)| *length >= ALIKE * most).map(|(at, _)| at).collect();
@@ -293,9 +296,10 @@ impl<'a> Stretch<'a> {
             alike.get(alike.len().saturating_sub(1) / 2).copied()
         };
         // What captures a CUDA graph is longer than those that replay it.
-        let (kind, replays) = (|pass: &[Work]| is_token(pass) == generates, |pass: &[Work]| pass.iter().any(|work| work.of_graph));
-        let has_graphs = passes.iter().any(|pass| kind(pass) && replays(pass));
-        let at = longest(&|pass| kind(pass) && replays(pass) == has_graphs)?;
+        let kind = |at: usize| if has_later { follows_one(at) } else { is_token(passes[at]) == generates };
+        let replays = |at: usize| passes[at].iter().any(|work| work.of_graph);
+        let has_graphs = (0..passes.len()).any(|at| kind(at) && replays(at));
+        let at = longest(&|at| kind(at) && replays(at) == has_graphs)?;
         // One alone may have no name for its size: a pass that launched nothing has a size and no work.
         let batch = if trace.pass_batches.len() == passes.len() { trace.pass_batches[at] } else { Default::default() };
         Some(Stretch {
@@ -304,7 +308,7 @@ impl<'a> Stretch<'a> {
             before: at.checked_sub(1).map_or_else(Vec::new, |before| passes[before].iter().collect()),
             batch,
             all: Some((passes.len(), seconds(&trace.work))),
-            prefill: longest(&|pass| pass[0].begins_generation).map(|at| seconds(passes[at])).filter(|_| generates),
+            prefill: longest(&|at| passes[at][0].begins_generation).map(|at| seconds(passes[at])).filter(|_| generates),
         })
     }
 }

@@ -28,36 +28,57 @@ def technique(made):
 class Technique:
     """One that says what became of it, once; the last word counts, so that what shows later can withdraw it."""
 
-    # What the script calls its optimizer, for those that are switched on together.
-    optimizer = "optimizer"
+    # What the script calls its optimizers, the last one last, for those that are switched on together.
+    optimizers = []
 
     def __init__(self, torch, name):
         self.torch = torch
         self.name = name
         self.said = None
-        # What the script calls the model.
+        # What the script calls the model, and each that it trains.
         self.model = "model"
-        self.written = self.named = None
+        self.trained = {}
+        self.written = None
         self.name_optimizers()
         self.at_first_forward(self.write_again)
         self.begin()
         self.end_where_nothing_comes_of_it()
 
     def applied(self, snippet, change=""):
-        self.written = snippet, change
-        snippet = re.sub(r"\bmodel\b", self.model, snippet.strip("\n"))
+        self.written = snippet.strip("\n"), change, self.model
+        self.write()
+
+    def write(self):
+        snippet, change, model = self.written
+        # What was switched on before the model ran, such as another optimizer.
+        model = next(iter(self.trained), model) if model == "model" else model
+        trained = {other: self.optimizer_of(other) for other in self.trained}
+        # A critic that an optimizer's parameters go through is none that is trained.
+        others = [f"{other} with {optimizer}" for other, optimizer in trained.items() if other != model and optimizer]
+        snippet = re.sub(r"\bmodel\b", model, snippet)
         # In statements of the script's own level: not in a comment's words, nor in functions to paste.
-        snippet = re.sub(r"(?m)^(?!def |\s).*", lambda line: _OPTIMIZER.sub(self.optimizer, line[0]), snippet)
+        last = next((name for name, _ in reversed(Technique.optimizers)), "optimizer")
+        optimizer = trained.get(model) or last
+        snippet = re.sub(r"(?m)^(?!def |\s).*", lambda line: _OPTIMIZER.sub(optimizer, line[0]), snippet)
+        if others:
+            snippet = f"# each of these lines for {model} with {optimizer}, and once more for {', '.join(others)}\n{snippet}"
         self._say(applied=True, change=change, snippet=snippet)
 
     def write_again(self, root):
-        """What was switched on before the model ran, such as another optimizer, once the script's name for what it trains is known."""
-        if self.named is None and any(p.requires_grad for p in root.parameters()):
-            self.named = self.model
-            if self.written and self.said["applied"]:
-                self.applied(*self.written)
+        """Once another of the models that the script trains is known."""
+        if self.written and self.said["applied"]:
+            self.write()
         # Not that of a teacher or a critic that runs later.
-        self.model = self.named or "model"
+        self.model = next(iter(self.trained), "model")
+
+    def optimizer_of(self, model):
+        """What the script calls the optimizer of a model's parameters; none where none that it has a name for has them."""
+        root = self.trained[model]()
+        parameters = set() if root is None else {id(parameter) for parameter in root.parameters()}
+        made = [(name, optimizer()) for name, optimizer in Technique.optimizers]
+        groups = {name: optimizer.param_groups for name, optimizer in made if hasattr(optimizer, "param_groups")}
+        names = [name for name in groups if any(id(each) in parameters for group in groups[name] for each in group["params"])]
+        return names[-1] if names else None
 
     def refused(self, reason):
         self._say(applied=False, reason=reason)
@@ -77,11 +98,13 @@ class Technique:
             note(technique=self.name, **more)
 
     def name_optimizers(self):
-        """Follows what the script assigns each optimizer to that it makes, the last one counting."""
+        """Follows what the script assigns each optimizer to that it makes."""
 
         def new(kind, *_, **__):
-            Technique.optimizer = assigned_to(sys._getframe(1)) or Technique.optimizer
-            return object.__new__(kind)
+            made, name = object.__new__(kind), assigned_to(sys._getframe(1))
+            if name:
+                Technique.optimizers.append((name, weakref.ref(made)))
+            return made
 
         self.torch.optim.Optimizer.__new__ = new
 
@@ -127,6 +150,8 @@ class Technique:
             if module not in seen and any(part not in seen and part._parameters for part in module.modules()):
                 seen.update(module.modules())
                 self.model = variable_of(module)
+                if any(parameter.requires_grad for parameter in module.parameters()):
+                    self.trained.setdefault(self.model, weakref.ref(module))
                 callback(module)
 
         self.around_forward(enters)
