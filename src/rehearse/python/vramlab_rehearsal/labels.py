@@ -12,7 +12,7 @@ from . import calls, device
 from .guard import guarded, instead
 from .notes import note
 
-OTHER, PARAMETER, GRADIENT, STATE, BUFFER, KEY_VALUE_CACHE, WEIGHT_COPY, VARIABLE = 0, 1, 2, 3, 4, 7, 8, 9
+OTHER, PARAMETER, GRADIENT, STATE, BUFFER, DATA, KEY_VALUE_CACHE, WEIGHT_COPY, VARIABLE = 0, 1, 2, 3, 4, 5, 7, 8, 9
 
 _modules = {}
 _tensors = {}
@@ -78,7 +78,7 @@ def _enters(module, arguments, named):
         number = _names[module] = _number_of("module", _modules, type(module).__name__, type=type(module).__name__)
     if not stack:
         _outermost = number
-    if not stack and not is_backward and next(module.parameters(), None) is not None:
+    if not stack and not is_backward and is_model(module):
         begins_pass(module, arguments, named)
     stack.append((module, number))
     device.library.vl_set_module(number)
@@ -92,6 +92,13 @@ def _leaves(module):
         device.library.vl_set_module(stack[-1][1] if stack else 0)
         if not stack:
             pass_ended()
+
+
+def is_model(module):
+    """And not a loss, which may have a weight for each class: one with parameters, with weights in its buffers, as in 8 bits by hand, or frozen."""
+    if next(module.parameters(), None) is not None or isinstance(module, torch.jit.ScriptModule):
+        return True
+    return sum(buffer.nbytes for buffer in module.buffers()) >= 1 << 20
 
 
 def is_inside():

@@ -88,6 +88,8 @@ def _begins(root, arguments, named):
     given = (*zip(_parameters_of(type(root)), arguments), *named.items())
     _caches = [value for name, value in given if value is not None and _CACHE.search(name)]
     if not torch.is_grad_enabled():
+        # Made since the last pass, and no output of it that is kept.
+        labels.label_as(labels.DATA, _tensors_in([value for name, value in given if not _CACHE.search(name)], DEEPEST))
         # Of text, or with a cache: segment-anything generates masks.
         is_of_tokens = size[1] > 0 or bool(_caches)
         phase = device.GENERATION if is_of_tokens and reach.is_generating(sys._getframe(1)) else device.EVALUATION

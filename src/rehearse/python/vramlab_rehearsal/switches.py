@@ -9,6 +9,7 @@ from .session import fail, settings
 
 def follow(torch):
     _share_with_nobody(torch)
+    _freeze_nothing(torch)
     if settings.no_init:
         _leave_uninitialised(torch)
     if settings.eager:
@@ -49,6 +50,27 @@ def _share_with_nobody(torch):
         )
 
     torch.UntypedStorage._share_cuda_ = share
+
+
+def _freeze_nothing(torch):
+    """To freeze a module is to merge those of its weights that are equal, of which nobody knows here which are."""
+
+    def left_as_it_is(mod, *arguments, **more):
+        note(note="torch.jit's modules were not frozen: that compares weights, which have no values here; folding takes a little less than is said here")
+        return mod
+
+    @instead("freeze", torch.jit)
+    def freeze(mod, *arguments, **more):
+        # PyTorch refuses one that is in training.
+        return freeze.__wrapped__(mod, *arguments, **more) if getattr(mod, "training", False) else left_as_it_is(mod)
+
+    @instead("optimize_for_inference", torch.jit)
+    def optimize_for_inference(mod, *arguments, **more):
+        return left_as_it_is(mod.eval() if hasattr(mod, "training") else mod)
+
+    @instead("run_frozen_optimizations", torch.jit)
+    def run_frozen_optimizations(mod, *arguments, **more):
+        left_as_it_is(mod)
 
 
 def _launch_nothing(jit):

@@ -566,7 +566,11 @@ pub fn findings(worst: &ProcessAnswer) -> Vec<Finding> {
         let more =
             if growth.goes_on && growth.round == "step" && worst.steps < 6 { "; --steps 6 shows whether it goes on" } else { "" };
         let each = bytes(growth.bytes_per_round);
-        let title = format!("Memory grows: each {} leaves {each} behind that nothing frees{more}. Allocated at:", growth.round);
+        let what = match growth.lines.iter().all(|line| line.blocks == 1) {
+            true => format!("has in place of what the one before made a block that is {each} larger"),
+            false => format!("leaves {each} behind that nothing frees"),
+        };
+        let title = format!("Memory grows: each {} {what}{more}. Allocated at:", growth.round);
         found.push(Finding::new(title, growth.lines.iter().take(ROWS).map(growth_at)));
         found.push(Finding::new("Kept by:", growth.kept_by.iter().map(keeper_of)));
     }
