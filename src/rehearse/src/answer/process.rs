@@ -160,7 +160,11 @@ fn on_device(trace: &Trace, blocks: &[MemoryBlock], casts_weights: bool, device:
         varied: trace.varied.clone(),
         growth: growth(trace, blocks, device, own_line),
         leftovers: leftovers(trace, blocks, device, moment, own_line),
-        needless_graphs: needless_graphs(trace, blocks, device, moment),
+        // A script that failed may have been about to go backward.
+        needless_graphs: match &trace.exception {
+            Some(exception) if !exception.out_of_memory => None,
+            _ => needless_graphs(trace, blocks, device, moment),
+        },
         explicit_attention: explicit_attention(trace, blocks, device, moment),
         without_cudnn: without_cudnn(trace, device),
         exception: trace.exception.as_ref().map(|exception| failure(trace, exception)),

@@ -151,6 +151,8 @@ const NOT_KEPT: Remedy = Remedy {
     ],
 };
 
+const IN_EVALUATION: Remedy = Remedy { fills: NOT_KEPT.fills, techniques: &["a smaller batch in an evaluation"] };
+
 /// What fills it where forward passes keep what nothing goes back through: in a script that trains, and in one that does not.
 const NEEDLESS: &str = "activations that no backward pass needs";
 const NEEDLESS_IN_TRAINING: Remedy = Remedy { fills: NEEDLESS, techniques: &["no-grad"] };
@@ -172,8 +174,11 @@ fn remedies(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     let logits = logits(&worst.peak.contents);
     let (activations, temporaries) = (of(&["activations", "autocast's copies of weights"]), of(&["temporaries"]));
     // What no backward pass needs no checkpoint makes again.
-    let is_lost = is_in(Phase::Evaluation) || (is_in(Phase::Forward) && temporaries > activations);
-    let of_a_pass = if is_lost { NOT_KEPT } else { ACTIVATIONS };
+    let of_a_pass = match () {
+        () if is_in(Phase::Evaluation) => IN_EVALUATION,
+        () if is_in(Phase::Forward) && temporaries > activations => NOT_KEPT,
+        () => ACTIVATIONS,
+    };
     let cut = worst.fragmentation.reserved_if_expandable.map_or(0, |expandable| worst.peak_reserved - expandable);
     let without_gradients = if worst.steps > 0 { NEEDLESS_IN_TRAINING } else { NEEDLESS_ELSEWHERE };
     let of_passes = (activations + temporaries - logits - needless, of_a_pass);
@@ -187,7 +192,9 @@ fn remedies(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     for (held, remedy) in rows {
         let others = remedy.techniques.iter().filter(|technique| !worst.in_use.contains(technique));
         let names = others.take(ROWS - 1).copied().collect::<Vec<_>>().join(", ");
-        writeln!(text, "    {:>10}  {:>5}  {}: {names}", bytes(held), share_of(held, worst.peak.bytes), remedy.fills)?;
+        // Of what is reserved, which may be several times what is allocated.
+        let whole = if remedy.fills == FRAGMENTATION.fills { worst.peak_reserved } else { worst.peak.bytes };
+        writeln!(text, "    {:>10}  {:>5}  {}: {names}", bytes(held), share_of(held, whole), remedy.fills)?;
     }
     Ok(())
 }
