@@ -337,6 +337,53 @@ for _ in range(3):
     assert!(said.contains("temporaries of one forward pass: ") && !said.contains("checkpoint-"), "{said}");
 }
 
+/// Weights in buffers, a CUDA graph that is replayed by itself, a module that is frozen, an input that is made for one pass.
+const UNUSUAL: &str = "
+import sys, torch
+from torch import nn
+class Whole(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer('weight', torch.zeros(2048, 2048, dtype=torch.int8))
+    def forward(self, x): return x @ self.weight.half()
+model = nn.Sequential(Whole(), Whole()).cuda()
+def batch(rows): return torch.randn(rows, 2048, device='cuda', dtype=torch.half)
+with torch.no_grad():
+    if sys.argv[1] == 'graph':
+        x, graph = batch(1024), torch.cuda.CUDAGraph()
+        model(x)
+        with torch.cuda.graph(graph): model(x)
+        for _ in range(20): graph.replay()
+    else:
+        convolutions = nn.Sequential(nn.Conv2d(3, 64, 7), nn.Conv2d(64, 128, 1), nn.Conv2d(128, 64, 3)).cuda().eval()
+        images = torch.randn(2, 3, 64, 64, device='cuda')
+        frozen = torch.jit.freeze(torch.jit.trace(convolutions, images))
+        for _ in range(4):
+            frozen(images)
+            y = model(batch(16384))
+";
+
+#[test]
+fn passes_without_parameters_and_of_graphs_are_passes() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("unusual.py");
+    std::fs::write(&script, UNUSUAL).unwrap();
+    let (said, answer) = rehearsed(folder.path(), &script, &["graph"]);
+    let time = &answer["time"];
+    assert!((21..=22).contains(&time["passes"].as_u64().unwrap()), "{said}");
+    // Of one replay: of each of two modules a cast and a product.
+    assert!(time["unit"] == "forward pass" && time["launches"].as_u64().unwrap() < 10, "{said}");
+
+    let (said, answer) = rehearsed(folder.path(), &script, &["frozen"]);
+    assert!(said.contains("torch.jit's modules were not frozen"), "{said}");
+    assert_eq!(answer["processes"][0]["peak"]["phase"], "inference", "{said}");
+    let batch = 16384 * 2048 * 2;
+    // What the last pass gave, and this one gives.
+    assert_eq!((held(&answer, "buffers"), held(&answer, "kept outputs")), (2 * 2048 * 2048, 2 * batch), "{said}");
+    // The last one, and what the passes of convolutions are given.
+    assert!((batch..batch + (1 << 20)).contains(&held(&answer, "data")), "{said}");
+}
+
 /// What a variable's name is said of, and what a copy is called.
 const HOLDERS: &str = "
 import copy, sys, torch

@@ -177,7 +177,7 @@ def values(tensor):
     return torch.frombuffer(found, dtype=tensor.dtype).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
-def tell_graphs(torch, replayed):
+def tell_graphs(torch, begins, ended):
     """What a CUDA graph captures runs once, for its memory; for the time of a step it runs with each replay, backward passes with it."""
 
     @guarded("a CUDA graph")
@@ -187,8 +187,9 @@ def tell_graphs(torch, replayed):
 
     @guarded("a CUDA graph")
     def replay(number):
+        begins()
         library.vl_replay_graph(number)
-        replayed()
+        ended()
 
     def announce(name, tell):
         @instead(name, torch.cuda.CUDAGraph)

@@ -101,6 +101,11 @@ def is_model(module):
     return sum(buffer.nbytes for buffer in module.buffers()) >= 1 << 20
 
 
+def last_root():
+    """The number of the module of the last forward pass."""
+    return _outermost
+
+
 def is_inside():
     """Whether a module is at work in this thread."""
     return bool(getattr(_here, "stack", None))

@@ -106,6 +106,17 @@ def _begins(root, arguments, named):
         look_at_variables()
 
 
+def begin_replay():
+    """Of a CUDA graph that a script replays by itself, outside of any module's call; its inputs have the size of those that were captured."""
+    global _passes
+    if labels.is_inside():
+        return
+    device.library.vl_begin_pass(device.EVALUATION, 0, labels.last_root())
+    _passes += 1
+    if _passes <= MOST_PASSES:
+        _sizes.append(_sizes[-1] if _sizes else (0, 0))
+
+
 @labels.past_their_classes
 def _keeps_graph(root, given):
     """Whether the pass keeps what a backward pass needs: not that of a frozen module, whatever the mode."""

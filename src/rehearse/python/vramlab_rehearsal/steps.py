@@ -6,7 +6,7 @@ import os
 import time
 import weakref
 
-from . import device, hosting, imports, labels, loading, reach
+from . import device, hosting, imports, labels, loading, passes, reach
 from .guard import guarded, instead
 from .notes import note
 from .session import SESSION, settings
@@ -50,7 +50,7 @@ def follow(torch, stop):
     variable = torch.autograd.Variable
     variable._execution_engine = _Engine(variable._execution_engine, steps)
     _as_pytorchs_own(torch.autograd.graph)
-    device.tell_graphs(torch, steps.replayed)
+    device.tell_graphs(torch, steps.replay_begins, steps.replay_ended)
     # A step that has ended counts before the batch of the next one is seen.
     labels.before_roots.insert(0, steps.look)
 
@@ -94,6 +94,7 @@ class _Engine:
         # A process that was forked has no card where the one that forked it had it.
         if device.library is None:
             return None
+        self._steps.has_captured |= self._steps.torch.cuda.is_current_stream_capturing()
         # Its last argument, by its place or by its name.
         if more.get("accumulate_grad", arguments[-1] if len(arguments) > 6 else False):
             self._steps.backward_begins()
@@ -172,6 +173,8 @@ class _Steps:
     MOST_RESTARTS = 32
     backwards = out_of_memory = restarts = depth = ended = by_hand = 0
     is_backward = was_trial = False
+    # Whether a CUDA graph has a backward pass in it.
+    has_captured = False
     before = device.FORWARD
     # Without an optimizer of PyTorch's: a parameter, and the version that its gradient had after the last backward pass.
     witness = None
@@ -257,9 +260,14 @@ class _Steps:
             )
 
     @guarded("the replay of a CUDA graph")
-    def replayed(self):
-        """A CUDA graph may have a backward pass in it."""
-        if not self.is_backward:
+    def replay_begins(self):
+        """Where nothing trains it is a forward pass."""
+        if not (self.has_captured or self.backwards):
+            passes.begin_replay()
+
+    @guarded("the replay of a CUDA graph")
+    def replay_ended(self):
+        if (self.has_captured or self.backwards) and not self.is_backward:
             self.backward_ended()
 
     @guarded("steps without an optimizer")
