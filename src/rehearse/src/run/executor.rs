@@ -108,7 +108,7 @@ pub(crate) struct Variant {
 /// Why a rehearsal of several gave nothing.
 pub(crate) const WAS_INTERRUPTED: &str = "interrupted";
 
-/// Whether Ctrl-C or SIGTERM came to this process since [`follow_interruptions`].
+/// Whether Ctrl-C or SIGTERM came to this process since they were followed.
 pub fn was_interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }
