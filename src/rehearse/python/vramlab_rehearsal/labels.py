@@ -265,12 +265,16 @@ def label_variable(tensors, name, file, function):
 
 def gradients_have_graphs():
     """Whether a backward pass made a graph of the gradients, which holds what went into them, and is held by them."""
-    return any(parameter.grad.grad_fn is not None for parameter in parameters_with_gradients())
+    return any(parameter.grad.grad_fn is not None for parameter in parameters_with_gradients(list(_roots)))
 
 
-def parameters_with_gradients():
+def training_roots():
+    return [root for root in list(_roots) if root.training]
+
+
+def parameters_with_gradients(roots):
     """Of what a script puts in a parameter's place, as torch.func does, PyTorch warns where its `grad` is read."""
-    parameters = (parameter for root in list(_roots) for parameter in root.parameters())
+    parameters = (parameter for root in roots for parameter in root.parameters())
     return (parameter for parameter in parameters if (parameter.is_leaf or parameter.retains_grad) and parameter.grad is not None)
 
 

@@ -254,10 +254,9 @@ class _Steps:
         self.is_backward = False
         self.backwards += 1
         if not self.counts:
-            self.witness = next(
-                ((weakref.ref(each), each.grad._version) for each in labels.parameters_with_gradients()),
-                None,
-            )
+            # A model in evaluation whose gradients are looked at, as for a map of what it sees, is not trained.
+            gradients = labels.parameters_with_gradients(labels.training_roots())
+            self.witness = next(((weakref.ref(each), each.grad._version) for each in gradients), None)
 
     @guarded("the replay of a CUDA graph")
     def replay_begins(self):

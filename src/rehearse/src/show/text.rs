@@ -384,6 +384,13 @@ fn place(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
         None if worst.exception.is_none() && worst.phases.iter().all(|row| row.phase == Phase::Load.name()) => {
             writeln!(text, "  The peak is outside of any model.")?;
         }
+        // There are backward passes, and nothing makes a step.
+        None if (worst.steps, worst.exception.is_none()) == (0, true)
+            && peak.step > 0
+            && ["forward", "backward"].contains(&peak.phase) =>
+        {
+            writeln!(text, "  The peak is in a {} pass.", peak.phase)?;
+        }
         None => writeln!(text, "  The peak is {phase}.")?,
     }
     for (word, line) in [("at", &peak.line), ("from", &peak.called_from), ("backward of", &peak.forward_line)] {

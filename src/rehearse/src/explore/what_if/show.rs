@@ -247,7 +247,10 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
             writeln!(text, "    {}: {}", row.name(), row.reason.as_deref().unwrap_or_default())?;
         }
     }
-    let has_lines = |row: &&VariantRow| !row.snippet.is_empty() && row.saved.is_some_and(|saved| saved > 0);
+    // The first sentence may name what is faster and saves nothing.
+    let helps =
+        |row: &VariantRow| row.saved.is_some_and(|saved| saved > 0) || row.predicted_change.is_some_and(|change| change.high < 0.0);
+    let has_lines = |row: &&VariantRow| !row.snippet.is_empty() && helps(row);
     let alone: Vec<&str> =
         rows.iter().filter(|row| row.techniques.len() == 1).filter(has_lines).map(|row| row.techniques[0].as_str()).collect();
     // A set's lines are those of its parts, where these are there.
