@@ -385,10 +385,7 @@ fn place(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
             writeln!(text, "  The peak is outside of any model.")?;
         }
         // There are backward passes, and nothing makes a step.
-        None if (worst.steps, worst.exception.is_none()) == (0, true)
-            && peak.step > 0
-            && ["forward", "backward"].contains(&peak.phase) =>
-        {
+        None if worst.steps == 0 && worst.exception.is_none() && peak.step > 0 && ["forward", "backward"].contains(&peak.phase) => {
             writeln!(text, "  The peak is in a {} pass.", peak.phase)?;
         }
         None => writeln!(text, "  The peak is {phase}.")?,
