@@ -4,7 +4,6 @@ And files of a writer that the library in writes.cpp cannot follow.
 """
 
 import functools
-import importlib.util
 import inspect
 import os
 
@@ -39,9 +38,6 @@ _PUSHES = (
 
 def hold():
     os.environ.update(_OFFLINE)
-    if importlib.util.find_spec("wandb") is None:
-        # transformers says so of a tracker that is not there, too.
-        del os.environ["WANDB_MODE"]
     for name in _NOT_SET:
         os.environ.pop(name, None)
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
