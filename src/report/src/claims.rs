@@ -5,9 +5,9 @@ use super::plots::grouped;
 use super::prose::{self, Against};
 use super::recorded::Recorded;
 use base::units::counted;
+use minijinja::{Value, context};
 use record::judge::{Comparison, Evidence, Judged, Outcome, Reproduction, Verdict};
 use record::protocol::Published;
-use record::results::Status;
 use record::rules::RulePart;
 use serde::Serialize;
 
@@ -61,56 +61,6 @@ pub struct VerdictRow {
     pub kind: String,
 }
 
-/// A claim with what every machine found.
-#[derive(Debug, Clone, Serialize)]
-pub struct ClaimSection {
-    pub id: String,
-    pub text: String,
-    pub findings: Vec<Finding>,
-}
-
-/// A published figure with what every machine gives instead.
-#[derive(Debug, Clone, Serialize)]
-pub struct PublishedSection {
-    pub id: String,
-    pub source: String,
-    pub figure: String,
-    pub setup: String,
-    /// What the machines found that can be put against it, those that came with the project and the user's own.
-    pub ours: String,
-    pub yours: String,
-    pub findings: Vec<Finding>,
-}
-
-#[derive(Debug, Clone, Serialize)]
-pub struct Finding {
-    pub machine: String,
-    pub device: String,
-    pub verdict: String,
-    pub meaning: String,
-    pub evidence: Vec<ClaimPart>,
-}
-
-/// The evidence for one part of a claim's rule.
-#[derive(Debug, Clone, Serialize)]
-pub struct ClaimPart {
-    pub verdict: String,
-    pub comparison: String,
-    pub confirm: String,
-    pub refute: String,
-    /// How many comparisons there are and where they fall.
-    pub tally: String,
-    pub effects: String,
-    pub out_of_scope: String,
-    pub missing: Vec<String>,
-    /// What all compared cells have in common.
-    pub common: String,
-    /// All comparisons, or the most telling ones where there are many.
-    pub shown: Vec<Vec<String>>,
-    /// How many are not shown.
-    pub more: usize,
-}
-
 /// The claims of an experiment over all machines: ids with their texts, in the order in which they first appear.
 pub fn claims_of(of_experiment: &[Recorded]) -> Vec<(&str, &str)> {
     let claims = of_experiment.iter().flat_map(|r| &r.protocol.claims);
@@ -123,24 +73,16 @@ pub fn published_of(of_experiment: &[Recorded]) -> Vec<&Published> {
     grouped(published.map(|published| (&published.id, published))).into_iter().map(|(_, alike)| alike[0]).collect()
 }
 
-/// The claims of one experiment with the findings of its machines.
-pub fn sections(of_experiment: &[Recorded]) -> Vec<ClaimSection> {
-    let section = |(id, text): (&str, &str)| {
-        let judged = of_experiment.iter().flat_map(|r| r.judgements.iter().map(move |j| (r, j)));
-        ClaimSection {
-            id: slug(id),
-            text: text.to_string(),
-            findings: judged
-                .filter(|(_, judgement)| judgement.of.id == id && judgement.verdict != Verdict::NotMeasured)
-                .map(|(run, judgement)| finding(run, judgement, Against::Claim, prose::meaning(judgement)))
-                .collect(),
-        }
-    };
-    claims_of(of_experiment).into_iter().map(section).collect()
+/// A claim with what every machine found.
+pub fn section(of_experiment: &[Recorded], (id, text): (&str, &str)) -> Value {
+    let judged = of_experiment.iter().flat_map(|r| r.judgements.iter().map(move |j| (r, j)));
+    let found = judged.filter(|(_, judgement)| judgement.of.id == id && judgement.verdict != Verdict::NotMeasured);
+    let findings = found.map(|(run, judgement)| finding(run, judgement, Against::Claim, prose::meaning(judgement)));
+    context! { text, findings => findings.collect::<Vec<_>>() }
 }
 
-/// The published figures of one experiment with the findings of its machines.
-pub fn published_sections(of_experiment: &[Recorded]) -> Vec<PublishedSection> {
+/// The published figures of one experiment, each with what every machine gives instead.
+pub fn published_sections(of_experiment: &[Recorded]) -> Vec<Value> {
     let section = |published: &Published| {
         let found = of_experiment.iter().flat_map(|run| run.reproductions.iter().map(move |found| (run, found)));
         let found: Vec<(&Recorded, &Reproduction)> = found.filter(|(_, found)| found.of.id == published.id).collect();
@@ -153,59 +95,54 @@ pub fn published_sections(of_experiment: &[Recorded]) -> Vec<PublishedSection> {
             each.collect::<Vec<_>>().join("; ")
         };
         let ours = Some(said(false)).filter(|ours| !ours.is_empty());
-        PublishedSection {
-            id: slug(&published.id),
-            source: published.source.to_string(),
-            figure: published.figure.to_string(),
-            setup: published.setup.to_string(),
-            ours: ours.unwrap_or_else(|| "not comparable here: it needs another device".to_string()),
-            yours: said(true),
-            findings: found
-                .iter()
-                .map(|(run, found)| finding(run, found, Against::Published, prose::why(&run.protocol, found)))
-                .collect(),
+        let finding =
+            |(run, found): &(&Recorded, &Reproduction)| finding(run, found, Against::Published, prose::why(&run.protocol, found));
+        context! {
+            id => slug(&published.id),
+            source => &published.source,
+            figure => &published.figure,
+            setup => &published.setup,
+            ours => ours.unwrap_or_else(|| "not comparable here: it needs another device".to_string()),
+            yours => said(true),
+            findings => found.iter().map(finding).collect::<Vec<_>>(),
         }
     };
     published_of(of_experiment).into_iter().map(section).collect()
 }
 
-fn finding<T>(run: &Recorded, found: &Judged<T>, against: Against, meaning: String) -> Finding {
-    Finding {
-        machine: run.machine.clone(),
-        device: prose::platform(found.platform).to_string(),
-        verdict: prose::standing(found, against),
+fn finding<T>(run: &Recorded, found: &Judged<T>, against: Against, meaning: String) -> Value {
+    context! {
+        machine => &run.machine,
+        device => prose::platform(found.platform),
+        verdict => prose::standing(found, against),
         meaning,
-        evidence: found.evidence.iter().map(|evidence| part(run, evidence, against)).collect(),
+        evidence => found.evidence.iter().map(|evidence| part(run, evidence, against)).collect::<Vec<_>>(),
     }
 }
 
-fn part(recorded: &Recorded, evidence: &Evidence, against: Against) -> ClaimPart {
+/// The evidence for one part of a claim's rule.
+fn part(recorded: &Recorded, evidence: &Evidence, against: Against) -> Value {
     let protocol = &recorded.protocol;
     let (confirm, refute) = evidence.rule.thresholds(&protocol.metrics);
     let common = common(&evidence.comparisons);
     let row = |c: &Comparison| comparison_row(recorded, &evidence.rule, c, &common, against);
     let many = evidence.comparisons.len() > FEW;
     let shown = if many { most_telling(&evidence.comparisons) } else { evidence.comparisons.iter().collect() };
-    ClaimPart {
-        verdict: match evidence.awaited {
+    let unnamed = common.iter().filter(|(factor, _)| !evidence.rule.names(factor));
+    context! {
+        verdict => match evidence.awaited {
             0 => prose::verdict(evidence.verdict, against),
             awaited => format!("{} of {} measured", evidence.planned - awaited, evidence.planned),
         },
-        comparison: evidence.rule.comparison(&protocol.metrics),
+        comparison => evidence.rule.comparison(&protocol.metrics),
         confirm,
         refute,
-        tally: tally(&evidence.comparisons, against),
-        effects: prose::effects(protocol, evidence),
-        out_of_scope: out_of_scope(recorded, evidence),
-        missing: missing(evidence),
-        more: evidence.comparisons.len() - shown.len(),
-        shown: shown.into_iter().map(row).collect(),
-        common: common
-            .iter()
-            .filter(|(factor, _)| !evidence.rule.names(factor))
-            .map(|(factor, level)| format!("{factor} = {level}"))
-            .collect::<Vec<_>>()
-            .join(", "),
+        tally => tally(&evidence.comparisons, against),
+        effects => prose::effects(protocol, evidence),
+        out_of_scope => out_of_scope(recorded, evidence),
+        more => evidence.comparisons.len() - shown.len(),
+        shown => shown.into_iter().map(row).collect::<Vec<_>>(),
+        common => unnamed.map(|(factor, level)| format!("{factor} = {level}")).collect::<Vec<_>>().join(", "),
     }
 }
 
@@ -280,19 +217,6 @@ fn out_of_scope(recorded: &Recorded, evidence: &Evidence) -> String {
         n => format!("{} outside", counted(n, "configuration")),
     };
     format!("Judged only where, {scope}: {outside}")
-}
-
-/// Cells that gave no figure, by reason.
-fn missing(evidence: &Evidence) -> Vec<String> {
-    let by_reason = grouped(evidence.missing.iter().map(|(cell, reason)| (reason, format!("`{cell}`"))));
-    let said = |(reason, cells): (&String, Vec<String>)| {
-        let reason = reason.trim_end_matches('.').replace("oom", prose::status(Status::Oom));
-        match cells.len() {
-            1..=3 => format!("{}: {reason}", cells.join(", ")),
-            n => format!("{n} configurations, {} the first: {reason}", cells[0]),
-        }
-    };
-    by_reason.into_iter().map(said).collect()
 }
 
 /// Every claim on every machine that has figures of it.

@@ -6,13 +6,6 @@ use anyhow::{Context, Result};
 use record::protocol::{Metric, PlainCell, Role};
 use record::results::Status;
 
-/// A file of the report.
-#[derive(Debug, Clone)]
-pub struct DataTable {
-    pub path: String,
-    pub csv: Vec<u8>,
-}
-
 /// Folder of the tables inside the report's.
 pub const FOLDER: &str = "data";
 
@@ -30,8 +23,8 @@ fn has_row(run: &Recorded, cell: &PlainCell) -> bool {
     run.trouble(cell) != Some(Status::Skipped)
 }
 
-/// A row for each cell that was run or should have been: its levels, then each figure in its unit, and what became of it.
-pub fn table(run: &Recorded) -> Result<DataTable> {
+/// The table's file with a row for each cell that was run or should have been: its levels, then each figure in its unit, and what became of it.
+pub fn table(run: &Recorded) -> Result<(String, Vec<u8>)> {
     let cells = run.all_cells();
     let factors =
         run.protocol.factors.iter().map(|f| f.name.as_str()).filter(|name| cells.iter().any(|cell| cell.get(name).is_some()));
@@ -54,8 +47,7 @@ pub fn table(run: &Recorded) -> Result<DataTable> {
         };
         writer.write_record(levels.chain(values).chain([status]))?;
     }
-    let csv = writer.into_inner().context("formatting the table of an experiment")?;
-    Ok(DataTable { path: path(run), csv })
+    Ok((path(run), writer.into_inner().context("formatting the table of an experiment")?))
 }
 
 /// Spreadsheets run what begins like a formula.

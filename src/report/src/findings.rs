@@ -1,6 +1,6 @@
 //! What all results say, computed once: sections print it.
 
-use super::claims::{self, ClaimSection, PublishedSection, VerdictRow};
+use super::claims::{self, VerdictRow};
 use super::effects::Effect;
 use super::markup::slug;
 use super::recorded::{self, Recorded};
@@ -21,8 +21,6 @@ pub struct ExperimentFindings<'a> {
     /// One for each machine; at least one.
     pub runs: &'a [Recorded],
     pub verdicts: Vec<VerdictRow>,
-    pub claims: Vec<ClaimSection>,
-    pub published: Vec<PublishedSection>,
     pub effects: Vec<FoundEffect<'a>>,
 }
 
@@ -54,8 +52,6 @@ impl<'a> ExperimentFindings<'a> {
         ExperimentFindings {
             runs,
             verdicts: claims::verdicts(runs),
-            claims: claims::sections(runs),
-            published: claims::published_sections(runs),
             effects: first.protocol.subject.shown.iter().map(found).collect(),
         }
     }

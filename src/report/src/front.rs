@@ -1,68 +1,23 @@
 //! The front page: what to do first, every technique in order of what it saves, what the guides' claims come to, and what is not known.
 
-use super::claims::claims_of;
-use super::claims::{GUIDES, VerdictRow, guides_of};
+use super::claims::{GUIDES, VerdictRow, claims_of, guides_of};
 use super::effects::Effect;
 use super::findings::{Findings, FoundEffect};
-use super::ladder::Ladder;
 use super::markup::Markdown;
 use super::pages::Page;
-use super::plots::PictureLink;
 use super::prose;
 use super::recorded::Recorded;
 use base::units::percent;
+use minijinja::{Value, context};
 use record::judge::Verdict;
 use record::protocol::{PEAK, Platform, SubjectKind};
-use serde::Serialize;
 use std::collections::BTreeMap;
-
-/// A technique with the verdict for the reader.
-#[derive(Debug, Serialize)]
-pub struct FrontLine {
-    pub title: String,
-    /// Its page.
-    pub file: String,
-    /// Works, works where, does not, not known yet.
-    pub standing: String,
-    /// What the user's own machine gives; empty where there is none.
-    pub yours: String,
-    /// Whether it is one of those that the guides are about.
-    pub is_of_guides: bool,
-}
-
-#[derive(Debug, Serialize)]
-pub struct GuideLine {
-    pub title: Markdown,
-    pub counts: String,
-    pub yours: String,
-}
-
-#[derive(Debug, Serialize)]
-pub struct Unknown {
-    pub link: Markdown,
-    pub claims: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-pub struct Front {
-    pub command: Markdown,
-    pub lead: String,
-    pub pictures: Vec<PictureLink>,
-    pub order: Option<Ladder>,
-    /// Techniques one after the other, beside what others published of them.
-    pub together: Option<Markdown>,
-    /// The head of the column of the user's own results; none where there are none.
-    pub yours: Option<String>,
-    pub techniques: Vec<FrontLine>,
-    pub guides: Vec<GuideLine>,
-    pub unknown: Vec<Unknown>,
-    pub trust: Vec<Markdown>,
-}
 
 /// What the guides are about, by experiments.
 const OF_GUIDES: [&str; 7] = ["accumulation", "checkpointing", "amp", "inplace", "empty_cache", "pin_memory", "num_workers"];
 
-pub fn front(findings: &Findings, pages: &[Page], order: Option<Ladder>, pictures: Vec<PictureLink>, command: &Markdown) -> Front {
+/// What the results say of all techniques at once, for the front page, the guides' page and README.
+pub fn front(findings: &Findings, pages: &[Page]) -> Value {
     let own = findings.own;
     let line = |page: &Page| {
         let experiment = findings.experiments.iter().find(|experiment| experiment.name() == page.name);
@@ -74,33 +29,26 @@ pub fn front(findings: &Findings, pages: &[Page], order: Option<Ladder>, picture
             });
             said.collect::<Vec<_>>().join("; ")
         });
-        FrontLine {
-            title: page.title.clone(),
-            file: page.file.clone(),
-            standing: if page.words.standing.is_empty() {
-                "no editor has written it up yet".to_string()
-            } else {
-                page.words.standing.clone()
-            },
-            yours: yours.filter(|yours| !yours.is_empty()).unwrap_or_else(|| "not measured".to_string()),
-            is_of_guides: OF_GUIDES.contains(&&*page.name),
+        let standing = &*page.words.standing;
+        context! {
+            title => &page.title,
+            file => &page.file,
+            standing => if standing.is_empty() { "no editor has written it up yet" } else { standing },
+            yours => yours.filter(|yours| !yours.is_empty()).unwrap_or_else(|| "not measured".to_string()),
+            is_of_guides => OF_GUIDES.contains(&&*page.name),
         }
     };
-    let techniques = pages.iter().filter(|page| page.kind == SubjectKind::Technique);
-    let unknown = pages.iter().filter(|page| !page.undecided.is_empty() && page.kind == SubjectKind::Technique);
-    Front {
-        command: command.clone(),
-        lead: lead(&findings.machines),
-        pictures,
-        order,
-        together: None,
-        yours: own.map(|own| format!("yours: {}", prose::whose(own.platform(), &own.machine))),
-        techniques: techniques.map(line).collect(),
-        guides: guides(findings),
-        unknown: unknown
-            .map(|page| Unknown { link: Markdown::link(&page.title, &page.file), claims: page.undecided.clone() })
-            .collect(),
-        trust: trust(findings, pages),
+    let techniques = || pages.iter().filter(|page| page.kind == SubjectKind::Technique);
+    let unknown = techniques().filter(|page| !page.undecided.is_empty());
+    let unknown = unknown.map(|page| context! { link => Markdown::link(&page.title, &page.file), claims => &page.undecided });
+    context! {
+        lead => lead(&findings.machines),
+        // The head of the column of the user's own results.
+        yours => own.map(|own| format!("yours: {}", prose::whose(own.platform(), &own.machine))),
+        techniques => techniques().map(line).collect::<Vec<_>>(),
+        guides => guides(findings),
+        unknown => unknown.collect::<Vec<_>>(),
+        trust => trust(findings, pages),
     }
 }
 
@@ -143,7 +91,7 @@ fn own_effects(own: &Recorded, found: &FoundEffect) -> Option<String> {
 }
 
 /// How many claims each guide makes, by what became of them.
-fn guides(findings: &Findings) -> Vec<GuideLine> {
+fn guides(findings: &Findings) -> Vec<Value> {
     let counted = |number: usize, is_own: bool| {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for runs in findings.experiments.iter().map(|experiment| experiment.runs) {
@@ -167,7 +115,7 @@ fn guides(findings: &Findings) -> Vec<GuideLine> {
             continue;
         }
         let title = if guide.address.is_empty() { Markdown::text(guide.title) } else { Markdown::link(guide.title, guide.address) };
-        lines.push(GuideLine { title, counts, yours });
+        lines.push(context! { title, counts, yours });
     }
     lines
 }

@@ -4,28 +4,9 @@ use super::findings::Findings;
 use super::markup::Markdown;
 use super::pages::Page;
 use super::prose::{self, Against};
+use minijinja::{Value, context};
 use record::judge::Verdict;
 use record::protocol::SubjectKind;
-use serde::Serialize;
-
-/// A claim with what became of it on each machine, for the list of all.
-#[derive(Debug, Serialize)]
-pub struct GuideClaim {
-    pub guides: Markdown,
-    pub claim: Markdown,
-    /// Where its evidence is.
-    pub page: Markdown,
-    pub verdicts: Vec<String>,
-}
-
-/// A sentence of a guide with what became of it.
-#[derive(Debug, Serialize)]
-pub struct SentenceRow {
-    guide: &'static str,
-    says: &'static str,
-    verdicts: Vec<String>,
-    pages: Vec<Markdown>,
-}
 
 /// The guides' sentences and the claims that put them to the test.
 const SENTENCES: &str = include_str!("sentences.csv");
@@ -33,8 +14,8 @@ const SENTENCES: &str = include_str!("sentences.csv");
 /// What ends the id of a claim about a guide's own code for another claim.
 const AS_WRITTEN: &str = "-as-written";
 
-/// Every sentence of the guides that says something of memory or speed, in their order.
-pub fn sentences(findings: &Findings) -> Vec<SentenceRow> {
+/// Every sentence of the guides that says something of memory or speed, in their order, with what became of it.
+pub fn sentences(findings: &Findings) -> Vec<Value> {
     let row = |line: &'static str| {
         let mut fields = line.split(';');
         let (guide, says, claims) = (fields.next()?, fields.next()?, fields.next()?);
@@ -66,13 +47,13 @@ pub fn sentences(findings: &Findings) -> Vec<SentenceRow> {
             );
         }
         pages.dedup_by(|a, b| a.as_str() == b.as_str());
-        Some(SentenceRow { guide, says, verdicts, pages })
+        Some(context! { guide, says, verdicts, pages })
     };
     SENTENCES.lines().skip(1).filter_map(row).collect()
 }
 
-/// The claims that some machine has figures of: those of the guides first, by guide.
-pub fn claims(pages: &[Page]) -> Vec<GuideClaim> {
+/// The claims that some machine has figures of, with what became of each there: those of the guides first, by guide.
+pub fn claims(pages: &[Page]) -> Vec<Value> {
     let mut claims = Vec::new();
     for page in pages.iter().filter(|page| page.kind == SubjectKind::Technique) {
         for of_claim in page.verdicts.chunk_by(|a, b| a.claim == b.claim) {
@@ -80,11 +61,12 @@ pub fn claims(pages: &[Page]) -> Vec<GuideClaim> {
             let said =
                 of_claim.iter().filter(|row| row.kind != "informational").map(|row| format!("{}, {}", row.verdict, row.machine));
             let verdicts: Vec<String> = said.collect();
-            let (guides, claim) = (first.guides.clone(), first.claim.clone());
-            let page = Markdown::link(&page.title, &page.file);
-            claims.extend((!verdicts.is_empty()).then_some(GuideClaim { guides, claim, page, verdicts }));
+            if !verdicts.is_empty() {
+                let page = Markdown::link(&page.title, &page.file);
+                claims.push((&first.guides, context! { guides => &first.guides, claim => &first.claim, page, verdicts }));
+            }
         }
     }
-    claims.sort_by_key(|claim| (claim.guides.as_str().is_empty(), claim.guides.as_str().to_string()));
-    claims
+    claims.sort_by_key(|(guides, _)| (guides.as_str().is_empty(), guides.as_str()));
+    claims.into_iter().map(|(_, claim)| claim).collect()
 }

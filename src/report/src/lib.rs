@@ -33,17 +33,15 @@ pub use contribute::{Contribution, contribute};
 pub use diff::diff;
 
 use anyhow::{Context, Result};
-use claims::{PublishedSection, VerdictRow};
+use claims::VerdictRow;
 use findings::{ExperimentFindings, Findings};
-use front::Front;
 use markup::Markdown;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Serde;
+use minijinja::value::{Serde, Value};
 use minijinja::{Environment, UndefinedBehavior, context};
 use pages::Page;
-use plots::Picture;
-use record::protocol::SubjectKind;
-use record::protocol::{Platform, PlotKind};
+use plots::{Picture, PictureLink};
+use record::protocol::{Platform, PlotKind, SubjectKind};
 use record::results::replace_file;
 use recorded::Recorded;
 use std::path::{Path, PathBuf};
@@ -59,7 +57,8 @@ pub struct Report {
     /// For METHODOLOGY: what was changed after a look at figures, with the verdicts without the change.
     changes: String,
     pictures: Vec<Picture>,
-    tables: Vec<data::DataTable>,
+    /// As CSV, by file name.
+    tables: Vec<(String, Vec<u8>)>,
 }
 
 /// Reads all results and writes the report with its pictures; what an earlier report left and this one does not have is removed. Returns
@@ -107,8 +106,8 @@ pub fn show_summary(results: &Path, readme: &Path) -> Result<()> {
     // A project that keeps only its results has none of these.
     if let Ok(text) = std::fs::read_to_string(&example) {
         show(readme, &report.remedies, &REMEDIES)?;
-        let of_real = report.tables.iter().find(|table| table.path.starts_with("data/real_gpus-"));
-        let of_real = of_real.map_or(Ok(""), |table| std::str::from_utf8(&table.csv))?;
+        let of_real = report.tables.iter().find(|(name, _)| name.starts_with("data/real_gpus-"));
+        let of_real = of_real.map_or(Ok(""), |(_, csv)| std::str::from_utf8(csv))?;
         show(readme, &examples::trust(project, of_real)?, &TRUST)?;
         let written = examples::answer(&text).with_context(|| format!("{} has not what README shows of it", example.display()))?;
         show(readme, &written, &EXAMPLE)?;
@@ -142,7 +141,7 @@ impl Report {
             .iter()
             .flat_map(|picture| [(&picture.link.file, &picture.svg), (&picture.link.narrow, &picture.narrow_svg)]);
         let pictures = pictures.map(|(name, svg)| (plots.join(name), svg.as_bytes()));
-        let tables = self.tables.iter().map(|table| (out.join(&table.path), table.csv.as_slice()));
+        let tables = self.tables.iter().map(|(name, csv)| (out.join(name), csv.as_slice()));
         let pages = self.pages.iter().map(|(name, markdown)| (out.join(name), markdown.as_bytes()));
         let files: Vec<(PathBuf, &[u8])> = pictures.chain(tables).chain(pages).collect();
         let hint = || format!("cannot write the report to {}; name another folder with --out", out.display());
@@ -192,53 +191,45 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
             pages.iter().find(shows).map_or(String::new(), |page| page.file.clone())
         });
     }
-    let shown = pictures.iter().filter(|picture| picture.is_on_front).map(|picture| picture.link.clone()).collect();
+    let shown: Vec<&PictureLink> = pictures.iter().filter(|picture| picture.is_on_front).map(|picture| &picture.link).collect();
     let project = results.parent().unwrap_or(Path::new(""));
     let read = |file: &str| std::fs::read_to_string(project.join(file)).ok();
     let together = read("docs/ecosystem.md").zip(read("tests/ecosystem/entry_points.csv"));
     let together =
         together.and_then(|(ecosystem, entry_points)| examples::ladder(&ecosystem, &entry_points)).map(Markdown::trusted);
-    let mut front = Front { together, ..front::front(findings, &pages, order, shown, &command) };
     let changelog = versions::read(results)?;
-    if changelog.is_some() {
-        let line = "[Memory by version](versions.md): what scripts take with each version of PyTorch and of packages";
-        front.trust.push(Markdown::trusted(line.to_string()));
-    }
+    let front = context! {
+        pictures => Serde(shown), order => Serde(&order), together, has_changelog => changelog.is_some(),
+        ..front::front(findings, &pages)
+    };
 
     let templates = templates()?;
-    let render = |name: &str, with: minijinja::Value| -> Result<String> {
+    let render = |name: &str, with: Value| -> Result<String> {
+        let with = context! { command => &command, ..with };
         let text = templates.get_template(name)?.render(with).with_context(|| format!("filling in the template '{name}'"))?;
         Ok(tidy(&text))
     };
-    let mut written = vec![("README.md".to_string(), render("front", Serde(&front).into())?)];
+    let mut written = vec![("README.md".to_string(), render("front", front.clone())?)];
     let sorted = |kind: SubjectKind| pages.iter().filter(move |page| page.kind == kind).collect::<Vec<&Page>>();
     for page in sorted(SubjectKind::Technique) {
-        written.push((page.file.clone(), render("subject", context! { command => Serde(&command), page => Serde(page) })?));
+        written.push((page.file.clone(), render("subject", context! { page => Serde(page) })?));
     }
-    let guides = context! {
-        command => Serde(&command), guides => Serde(&front.guides), yours => Serde(&front.yours),
-        claims => Serde(guides::claims(&pages)), sentences => Serde(guides::sentences(findings)), unknown => Serde(&front.unknown),
-    };
+    let guides = context! { claims => guides::claims(&pages), sentences => guides::sentences(findings), ..front.clone() };
     written.push(("guides.md".to_string(), render("guides", guides)?));
-    let advice = context! { command => Serde(&command), advice => Serde(others::advice(findings)) };
-    written.push(("others.md".to_string(), render("others", advice)?));
-    if let Some(order) = &front.order {
-        written.push(("order.md".to_string(), render("order", context! { command => Serde(&command), order => Serde(order) })?));
+    written.push(("others.md".to_string(), render("others", context! { advice => others::advice(findings) })?));
+    if let Some(order) = &order {
+        written.push(("order.md".to_string(), render("order", context! { order => Serde(order) })?));
     }
     if let Some(log) = &changelog {
-        written.push(("versions.md".to_string(), render("versions", context! { command => Serde(&command), log => Serde(log) })?));
+        written.push(("versions.md".to_string(), render("versions", context! { log => Serde(log) })?));
     }
-    let several = |title: &str, lead: &str, kind: SubjectKind, rows: &[VerdictRow], published: &[&PublishedSection]| {
-        let pages = sorted(kind);
-        render(
-            "several",
-            context! {
-                command => Serde(&command), title, lead, pages => Serde(&pages), verdict_rows => Serde(rows), published => Serde(published),
-            },
-        )
+    let several = |title: &str, lead: &str, kind: SubjectKind, rows: &[VerdictRow], published: &[Value]| {
+        let pages = Serde(sorted(kind));
+        render("several", context! { title, lead, pages, verdict_rows => Serde(rows), published => published.to_vec() })
     };
     let checks: Vec<VerdictRow> = self_checks(findings);
-    let published: Vec<&PublishedSection> = findings.experiments.iter().flat_map(|experiment| &experiment.published).collect();
+    let published: Vec<Value> =
+        findings.experiments.iter().flat_map(|experiment| claims::published_sections(experiment.runs)).collect();
     let lead = "What the lab says of itself: that it computes what PyTorch computes, takes as many bytes, and does not see differences where \
                 there are none. None of this is advice.";
     written.push(("self-checks.md".to_string(), several("Self-checks", lead, SubjectKind::SelfCheck, &checks, &[])?));
@@ -254,20 +245,17 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     };
     written.push(("real-gpus.md".to_string(), several("Real GPUs", lead, SubjectKind::RealGpus, &[], &[])?));
     let machines_page = context! {
-        command => Serde(&command),
         summaries => machines.iter().map(|machine| machines::summary(recorded, machine)).collect::<Vec<_>>(),
-        setups => Serde(machines::setups(recorded)),
+        setups => machines::setups(recorded),
         troubles => machines::troubles(recorded),
     };
     written.push(("machines.md".to_string(), render("machines", machines_page)?));
     let (columns, rows) = machines::claims(findings);
-    let claims_page = context! { command => Serde(&command), columns, rows => Serde(&rows) };
-    written.push(("claims.md".to_string(), render("claims", claims_page)?));
-    let [remedies, summary] = ["remedies", "summary"].map(|name| render(name, Serde(&front).into()));
+    written.push(("claims.md".to_string(), render("claims", context! { columns, rows })?));
     Ok(Report {
         pages: written,
-        remedies: remedies?,
-        summary: summary?,
+        remedies: render("remedies", front.clone())?,
+        summary: render("summary", front)?,
         changes: changes::table(recorded),
         pictures,
         tables: recorded.iter().filter(|run| data::has_rows(run)).map(data::table).collect::<Result<_>>()?,
@@ -345,7 +333,7 @@ fn templates() -> Result<Environment<'static>> {
         };
         written.map_err(minijinja::Error::from)
     });
-    templates.add_filter("attribute", |text: String| minijinja::Value::from_safe_string(markup::attribute(&text)));
+    templates.add_filter("attribute", |text: String| Value::from_safe_string(markup::attribute(&text)));
     templates.add_filter("capitalised", |text: String| {
         let mut letters = text.chars();
         letters.next().map_or(String::new(), |first| first.to_uppercase().collect::<String>() + letters.as_str())

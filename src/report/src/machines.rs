@@ -7,40 +7,13 @@ use super::prose;
 use super::recorded::Recorded;
 use base::order::grouped;
 use base::units::{Bytes, counted};
+use minijinja::{Value, context};
 use record::judge::{Judgement, Verdict};
 use record::results::{Manifest, Status};
-use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// One way in which a machine was set up.
-#[derive(Debug, PartialEq, Serialize)]
-pub struct Setup {
-    machine: String,
-    device: &'static str,
-    hardware: String,
-    libtorch: String,
-    flags: String,
-    profile: String,
-    revision: String,
-}
-
-#[derive(Debug, Serialize)]
-pub struct SetupRow {
-    #[serde(flatten)]
-    setup: Setup,
-    experiments: String,
-}
-
-/// A claim with its verdicts, machine by machine.
-#[derive(Debug, Serialize)]
-pub struct ClaimRow {
-    claim: String,
-    verdicts: Vec<String>,
-    page: Markdown,
-}
-
-/// The machines as columns, and every claim that one of them has figures of.
-pub fn claims(findings: &Findings) -> (Vec<String>, Vec<ClaimRow>) {
+/// The machines as columns, and every claim that one of them has figures of with its verdicts, machine by machine.
+pub fn claims(findings: &Findings) -> (Vec<String>, Vec<Value>) {
     let mut rows = Vec::new();
     for experiment in &findings.experiments {
         let page = Markdown::link(&experiment.runs[0].protocol.title, &experiment.page());
@@ -54,22 +27,23 @@ pub fn claims(findings: &Findings) -> (Vec<String>, Vec<ClaimRow>) {
             };
             let verdicts: Vec<String> = findings.machines.iter().map(on).collect();
             if verdicts.iter().any(|signs| !signs.is_empty()) {
-                rows.push(ClaimRow { claim: text.to_string(), verdicts, page: page.clone() });
+                rows.push(context! { claim => text, verdicts, page => &page });
             }
         }
     }
     (findings.machines.iter().map(|machine| prose::whose(machine.platform(), &machine.machine)).collect(), rows)
 }
 
-/// Each way in which a machine was set up, with the experiments that were run so.
-pub fn setups(recorded: &[Recorded]) -> Vec<SetupRow> {
+/// Each way in which a machine was set up, with the experiments that were run so: rows of a table.
+pub fn setups(recorded: &[Recorded]) -> Vec<Vec<String>> {
     let mut ordered: Vec<&Recorded> = recorded.iter().collect();
     ordered.sort_by(|a, b| (a.platform(), &a.machine).cmp(&(b.platform(), &b.machine)));
     let rows = grouped(ordered.into_iter().map(|run| (setup(run), run.protocol.name.as_str())));
-    rows.into_iter().map(|(setup, experiments)| SetupRow { setup, experiments: experiments.join(", ") }).collect()
+    rows.into_iter().map(|(setup, experiments)| [&setup[..], &[experiments.join(", ")]].concat()).collect()
 }
 
-fn setup(run: &Recorded) -> Setup {
+/// Machine, device, hardware, libtorch, flags, profile and revision.
+fn setup(run: &Recorded) -> [String; 7] {
     let Manifest { identity, profile, .. } = &run.manifest;
     let pairs = |map: &BTreeMap<String, String>| map.iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>();
     let mut hardware = pairs(&identity.hardware);
@@ -78,15 +52,15 @@ fn setup(run: &Recorded) -> Setup {
     }
     let short = |revision: &&str| revision.chars().take(12).collect::<String>();
     let revisions = run.manifest.revisions().iter().map(short).collect::<Vec<_>>().join(", ");
-    Setup {
-        machine: run.machine.clone(),
-        device: prose::platform(run.platform()),
-        hardware: hardware.join(", "),
-        libtorch: identity.libtorch.clone(),
-        flags: pairs(&identity.flags).join(", "),
-        profile: profile.to_string(),
-        revision: if run.manifest.is_dirty() { format!("{revisions} with local changes") } else { revisions },
-    }
+    [
+        run.machine.clone(),
+        prose::platform(run.platform()).to_string(),
+        hardware.join(", "),
+        identity.libtorch.clone(),
+        pairs(&identity.flags).join(", "),
+        profile.to_string(),
+        if run.manifest.is_dirty() { format!("{revisions} with local changes") } else { revisions },
+    ]
 }
 
 /// Claims by what became of them on one machine, counted once each, and apart from those about the lab itself.

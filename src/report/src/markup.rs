@@ -1,6 +1,7 @@
 //! Text of pages. Results come from other people's machines: whatever is read from them is escaped, and only what the report itself writes
 //! is markup.
 
+use minijinja::Value;
 use serde::{Serialize, Serializer};
 
 /// A piece of a page in markdown, safe to stand anywhere in it. Plain strings that a template is given are escaped; these are not.
@@ -36,7 +37,19 @@ impl Markdown {
 
 impl Serialize for Markdown {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        minijinja::Value::from_safe_string(self.0.clone()).serialize(serializer)
+        Value::from(self).serialize(serializer)
+    }
+}
+
+impl From<&Markdown> for Value {
+    fn from(piece: &Markdown) -> Value {
+        Value::from_safe_string(piece.0.clone())
+    }
+}
+
+impl From<Markdown> for Value {
+    fn from(piece: Markdown) -> Value {
+        Value::from(&piece)
     }
 }
 

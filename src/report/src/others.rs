@@ -4,6 +4,8 @@ use super::findings::Findings;
 use super::markup::Markdown;
 use super::prose::{self, Against};
 use super::recorded::Recorded;
+use minijinja::context;
+use minijinja::value::{Serde, Value};
 use record::judge::{Judged, Verdict};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -31,17 +33,6 @@ const DOCUMENTS: [(&str, &str); 4] = [
 /// What each says, in our words, and the claims and published figures that put it to the test: with `!`, where it says the contrary of the claim.
 const ADVICE: &str = include_str!("others.csv");
 
-/// What of one document's advice was found, those that disagree first.
-#[derive(Debug, Serialize)]
-pub struct Advice {
-    document: Markdown,
-    says: &'static str,
-    agreement: Agreement,
-    /// Each claim with what became of it, and where.
-    found: Vec<String>,
-    pages: Vec<Markdown>,
-}
-
 /// In the order of the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 enum Agreement {
@@ -68,13 +59,14 @@ impl Agreement {
     }
 }
 
-pub fn advice(findings: &Findings) -> Vec<Advice> {
-    let mut rows: Vec<Advice> = ADVICE.lines().skip(1).filter_map(|line| row(findings, line)).collect();
-    rows.sort_by_key(|row| row.agreement);
-    rows
+/// What was found of each document's advice, those that disagree first.
+pub fn advice(findings: &Findings) -> Vec<Value> {
+    let mut rows: Vec<(Agreement, Value)> = ADVICE.lines().skip(1).filter_map(|line| row(findings, line)).collect();
+    rows.sort_by_key(|(agreement, _)| *agreement);
+    rows.into_iter().map(|(_, row)| row).collect()
 }
 
-fn row(findings: &Findings, line: &'static str) -> Option<Advice> {
+fn row(findings: &Findings, line: &'static str) -> Option<(Agreement, Value)> {
     let mut fields = line.split(';');
     let (document, says, claims) = (fields.next()?, fields.next()?, fields.next()?);
     let (title, address) = DOCUMENTS.get(document.parse::<usize>().ok()?.checked_sub(1)?)?;
@@ -112,7 +104,8 @@ fn row(findings: &Findings, line: &'static str) -> Option<Advice> {
         _ => Agreement::InPart,
     };
     pages.dedup_by(|a, b| a.as_str() == b.as_str());
-    Some(Advice { document: Markdown::link(title, address), says, agreement, found, pages })
+    let document = Markdown::link(title, address);
+    Some((agreement, context! { document, says, agreement => Serde(agreement), found, pages }))
 }
 
 fn is_known<T>(judged: &Judged<T>) -> bool {

@@ -1,6 +1,6 @@
 //! The page of one experiment: what to do, the picture, when it fails, one table, caveats; then, folded, rules, evidence and protocol.
 
-use super::claims::{self, ClaimSection, VerdictRow};
+use super::claims::{self, VerdictRow};
 use super::data;
 use super::effects::{Effect, compared};
 use super::findings::ExperimentFindings;
@@ -9,10 +9,11 @@ use super::notes::notes_of;
 use super::pairs::{Pairs, pairs};
 use super::plots::{PictureLink, distinct, grouped};
 use super::prose;
-use super::rankings::{self, Ranking};
+use super::rankings;
 use super::recorded::Recorded;
 use super::words::PageWords;
 use base::units::percent;
+use minijinja::{Value, context};
 use record::protocol::{Metric, PEAK, Pass, PlainCell, SubjectKind, TIME};
 use serde::Serialize;
 
@@ -21,33 +22,6 @@ const ROWS: usize = 14;
 
 /// Levels of a factor that are listed.
 const MOST_LEVELS: usize = 24;
-
-/// Ratios to a baseline: a row for each configuration, a column for each level of the studied factor.
-#[derive(Debug, PartialEq, Serialize)]
-pub struct Pivot {
-    pub caption: String,
-    pub factors: usize,
-    pub head: Vec<String>,
-    pub rows: Vec<Vec<String>>,
-    pub more: usize,
-}
-
-#[derive(Debug, Serialize)]
-pub struct FactorRow {
-    pub name: String,
-    pub meaning: String,
-    pub levels: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-pub struct MeasuredPart {
-    pub machine: String,
-    pub taken: &'static str,
-    pub profile: String,
-    pub command: String,
-    pub data: Markdown,
-    pub notes: Vec<String>,
-}
 
 #[derive(Debug, Serialize)]
 pub struct Page {
@@ -62,15 +36,15 @@ pub struct Page {
     /// Pictures that the words do not place.
     pub pictures: Vec<PictureLink>,
     pub verdicts: Vec<VerdictRow>,
-    pub pivots: Vec<Pivot>,
+    pub pivots: Vec<Value>,
     pub pairs: Vec<Pairs>,
-    pub rankings: Vec<Ranking>,
+    pub rankings: Vec<Value>,
     pub threats: Vec<String>,
     /// Claims that no machine's figures can decide yet.
     pub undecided: Vec<String>,
-    pub claims: Vec<ClaimSection>,
-    pub factors: Vec<FactorRow>,
-    pub measured: Vec<MeasuredPart>,
+    pub claims: Vec<Value>,
+    pub factors: Vec<Value>,
+    pub measured: Vec<Value>,
     pub protocols_differ: bool,
     #[serde(skip)]
     pub kind: SubjectKind,
@@ -83,8 +57,8 @@ pub fn page(findings: &ExperimentFindings, mut words: PageWords, pictures: Vec<(
     let subject = &first.protocol.subject;
     let is_own = |id: &str| subject.kind == SubjectKind::SelfCheck || !first.is_self_check(id);
     let verdicts: Vec<VerdictRow> = findings.verdicts.iter().filter(|row| is_own(&row.id)).cloned().collect();
-    let undecided = claims::claims_of(runs).into_iter().filter(|(id, _)| is_own(id));
-    let undecided = undecided.filter(|(id, _)| !verdicts.iter().any(|row| row.id == *id && row.kind != "informational"));
+    let claims = || claims::claims_of(runs).into_iter().filter(|(id, _)| is_own(id));
+    let undecided = claims().filter(|(id, _)| !verdicts.iter().any(|row| row.id == *id && row.kind != "informational"));
     Page {
         name: slug(&first.protocol.name),
         title: first.protocol.title.clone(),
@@ -100,7 +74,7 @@ pub fn page(findings: &ExperimentFindings, mut words: PageWords, pictures: Vec<(
         pairs: runs.iter().filter_map(|run| pairs(&run.protocol, run.manifest.profile, &run.samples)).collect(),
         rankings: runs.iter().flat_map(rankings::rankings).collect(),
         threats: first.protocol.threats.iter().map(|text| text.to_string()).collect(),
-        claims: findings.claims.iter().filter(|claim| is_own(&claim.id)).cloned().collect(),
+        claims: claims().map(|claim| claims::section(runs, claim)).collect(),
         factors: factors(runs),
         measured: runs.iter().filter(|run| data::has_rows(run)).map(measured).collect(),
         protocols_differ: runs.iter().any(|run| run.protocol != first.protocol),
@@ -125,7 +99,7 @@ fn headlines(findings: &ExperimentFindings, is_unedited: bool) -> Vec<String> {
 }
 
 /// The ratios of a machine's first metric in bytes, and of its times.
-fn pivots(run: &Recorded) -> Vec<Pivot> {
+fn pivots(run: &Recorded) -> Vec<Value> {
     let has_ratio = |metric: &&Metric| compared(run, "").iter().any(|cell| run.ratio(cell, metric).is_some());
     let bytes = run.protocol.metrics.iter().filter(|m| m.unit == "B" && m.pass == Pass::Memory).filter(has_ratio);
     let bytes = run.protocol.metric(PEAK.name).filter(has_ratio).or_else(|| bytes.clone().next());
@@ -134,14 +108,15 @@ fn pivots(run: &Recorded) -> Vec<Pivot> {
 }
 
 /// A table for each factor that is studied.
-fn pivots_of(run: &Recorded, metric: &Metric) -> Vec<Pivot> {
+fn pivots_of(run: &Recorded, metric: &Metric) -> Vec<Value> {
     let cells: Vec<PlainCell> = compared(run, "").into_iter().filter(|cell| run.ratio(cell, metric).is_some()).collect();
     let studied_by = |cell: &PlainCell| run.grid_of(cell).map_or("", |grid| grid.studied.as_str());
     let by_factor = grouped(cells.iter().map(|cell| (studied_by(cell), cell)));
     by_factor.into_iter().filter_map(|(factor, own)| pivot(run, metric, factor, &own)).collect()
 }
 
-fn pivot(run: &Recorded, metric: &Metric, studied: &str, cells: &[&PlainCell]) -> Option<Pivot> {
+/// Ratios to a baseline: a row for each configuration, a column for each level of the studied factor.
+fn pivot(run: &Recorded, metric: &Metric, studied: &str, cells: &[&PlainCell]) -> Option<Value> {
     let first = cells.first()?;
     let grid = run.grid_of(first)?;
     let varies = |factor: &&str| cells.iter().any(|cell| cell.get(factor) != first.get(factor));
@@ -166,12 +141,12 @@ fn pivot(run: &Recorded, metric: &Metric, studied: &str, cells: &[&PlainCell]) -
     let (whose, what) = (prose::whose(run.platform(), &run.machine), prose::label(metric, run.is_prediction()));
     let mut head: Vec<String> = others.iter().map(|name| (*name).to_string()).collect();
     head.extend(merged.iter().map(|(_, levels)| format!("{studied} = {}", levels.join(" = "))));
-    Some(Pivot {
-        caption: format!("{whose}: {what} against {studied} = {}", grid.baseline_level()),
-        factors: others.len(),
+    Some(context! {
+        caption => format!("{whose}: {what} against {studied} = {}", grid.baseline_level()),
+        factors => others.len(),
         head,
-        more: rows.len().saturating_sub(ROWS),
-        rows: rows.into_iter().take(ROWS).collect(),
+        more => rows.len().saturating_sub(ROWS),
+        rows => rows.into_iter().take(ROWS).collect::<Vec<_>>(),
     })
 }
 
@@ -195,7 +170,7 @@ fn alike_joined(rows: Vec<Vec<String>>, factors: usize) -> Vec<Vec<String>> {
 }
 
 /// The factors with the levels that some machine ran.
-fn factors(runs: &[Recorded]) -> Vec<FactorRow> {
+fn factors(runs: &[Recorded]) -> Vec<Value> {
     let cells: Vec<PlainCell> = runs.iter().flat_map(Recorded::all_cells).collect();
     let factor = |factor: &record::protocol::Factor| {
         let levels = distinct(cells.iter().filter_map(|cell| cell.get(&factor.name)));
@@ -207,19 +182,19 @@ fn factors(runs: &[Recorded]) -> Vec<FactorRow> {
         if levels.len() > MOST_LEVELS {
             named.push(format!("and {} more", levels.len() - MOST_LEVELS));
         }
-        FactorRow { name: factor.name.to_string(), meaning: factor.meaning.to_string(), levels: named }
+        (!levels.is_empty()).then(|| context! { name => &factor.name, meaning => &factor.meaning, levels => named })
     };
-    runs[0].protocol.factors.iter().map(factor).filter(|factor| !factor.levels.is_empty()).collect()
+    runs[0].protocol.factors.iter().filter_map(factor).collect()
 }
 
-fn measured(run: &Recorded) -> MeasuredPart {
-    MeasuredPart {
-        machine: prose::whose(run.platform(), &run.machine),
-        taken: if run.is_prediction() { "Predicted" } else { "Measured" },
-        profile: run.manifest.profile.to_string(),
-        command: run.manifest.commands.iter().map(|command| invocation(&command.argv)).collect::<Vec<_>>().join("; then "),
-        data: Markdown::link("every configuration as CSV", &data::path(run)),
-        notes: notes_of(run),
+fn measured(run: &Recorded) -> Value {
+    context! {
+        machine => prose::whose(run.platform(), &run.machine),
+        taken => if run.is_prediction() { "Predicted" } else { "Measured" },
+        profile => run.manifest.profile.to_string(),
+        command => run.manifest.commands.iter().map(|command| invocation(&command.argv)).collect::<Vec<_>>().join("; then "),
+        data => Markdown::link("every configuration as CSV", &data::path(run)),
+        notes => notes_of(run),
     }
 }
 

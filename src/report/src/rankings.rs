@@ -3,22 +3,13 @@
 use super::plots::texts;
 use super::recorded::Recorded;
 use base::units::quantity;
+use minijinja::{Value, context};
 use record::protocol::{Metric, PlainCell, PlainPlot, PlotKind, selects};
-use serde::Serialize;
 use std::collections::BTreeSet;
 
-#[derive(Debug, Serialize)]
-pub struct Ranking {
-    /// What is ranked, and of which cell.
-    pub caption: String,
-    pub cell: String,
-    pub head: Vec<String>,
-    pub rows: Vec<Vec<String>>,
-}
-
 /// The rankings of an experiment on one machine, one for each cell that has figures for it.
-pub fn rankings(recorded: &Recorded) -> Vec<Ranking> {
-    let of_plot = |plot: &PlainPlot| -> Vec<Ranking> {
+pub fn rankings(recorded: &Recorded) -> Vec<Value> {
+    let of_plot = |plot: &PlainPlot| -> Vec<Value> {
         let PlotKind::Ranking { rows, part, columns, most } = &plot.kind else { return Vec::new() };
         let cells = recorded.all_cells().into_iter().filter(|cell| selects(&plot.of, cell));
         cells.filter_map(|cell| ranking(recorded, plot, &cell, (&texts(rows), part, columns, *most))).collect()
@@ -31,7 +22,7 @@ fn ranking(
     plot: &PlainPlot,
     cell: &PlainCell,
     (rows, part, columns, most): (&[&str], &str, &[Metric], usize),
-) -> Option<Ranking> {
+) -> Option<Value> {
     let of_cell = recorded.passes.iter().filter(|record| record.cell == *cell).flat_map(|record| &record.samples);
     let metrics: BTreeSet<&str> = of_cell.map(|sample| sample.metric.as_str()).collect();
     let names: BTreeSet<&str> =
@@ -71,10 +62,10 @@ fn ranking(
     let predicted = if recorded.is_prediction() { ", predicted" } else { "" };
     let head = columns.iter().map(|column| format!("{}{predicted}", column.label));
     let levels: Vec<String> = rows.iter().filter_map(|factor| Some(format!("{factor} = {}", cell.get(factor)?))).collect();
-    Some(Ranking {
-        caption: plot.caption.to_string(),
-        cell: levels.join(", "),
-        head: std::iter::once(part.to_string()).chain(head).collect(),
-        rows: table,
+    Some(context! {
+        caption => &plot.caption,
+        cell => levels.join(", "),
+        head => std::iter::once(part.to_string()).chain(head).collect::<Vec<_>>(),
+        rows => table,
     })
 }
