@@ -37,7 +37,7 @@ impl RuleKind for AgreementRule {
                     let outcome = if self.within.holds(effect.estimate) { Outcome::Confirms } else { Outcome::Refutes };
                     evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds: 1, outcome });
                 }
-                _ => evidence.lacks(samples, cell),
+                _ => evidence.missing.push(cell),
             }
         }
     }

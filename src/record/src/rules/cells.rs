@@ -1,6 +1,7 @@
 //! The cells that rules read.
 
-use super::RulePart;
+use super::outcome::nearest_edge;
+use super::{Bound, RulePart};
 use crate::protocol::{Metric, Pass, PlainCell, PlainGrid, Platform, Profile, selects};
 use crate::results::Samples;
 use crate::rounds::{ALPHA, Rounds};
@@ -48,8 +49,15 @@ impl<'a> JudgedCells<'a> {
 
     /// The intervals of several timed comparisons, each from one number a round, with the rounds behind them. Those up to the last look count,
     /// at the error rate of that look, and the rates are lowered as Holm's procedure says, so that the chance of any false decision among
-    /// all of them stays at [`ALPHA`]. `edge` is the threshold that a mean is nearest to.
-    pub(super) fn together(&self, series: &[Vec<f64>], edge: impl Fn(f64) -> f64) -> Vec<Option<(Interval, usize)>> {
+    /// all of them stays at [`ALPHA`]. Numbers that are ratios come as logarithms, and are averaged as ratios are.
+    pub(super) fn together(
+        &self,
+        series: &[Vec<f64>],
+        are_logs: bool,
+        (confirm, refute): (Bound, Bound),
+    ) -> Vec<Option<(Interval, usize)>> {
+        let from_log = |x: f64| if are_logs { x.exp() } else { x };
+        let edge = |mean: f64| nearest_edge(confirm, refute, from_log(mean), |x| if are_logs { x.max(1e-12).ln() } else { x });
         let judged = |xs: &'_ Vec<f64>| self.rounds.judged(xs.len()).filter(|(rounds, _)| *rounds > 1);
         // A look's p value over its share of the error rate is a p value of the whole procedure.
         let p_value = |xs: &Vec<f64>| {
@@ -58,15 +66,13 @@ impl<'a> JudgedCells<'a> {
         };
         let p_values: Vec<Option<f64>> = series.iter().map(p_value).collect();
         let mut levels = holm_levels(&p_values.iter().flatten().copied().collect::<Vec<_>>(), ALPHA).into_iter();
-        let mut found = Vec::new();
-        for (xs, p_value) in series.iter().zip(&p_values) {
-            let level = p_value.and_then(|_| levels.next());
-            let interval = level
-                .zip(judged(xs))
-                .and_then(|(level, (rounds, alpha))| Some((mean_interval(&xs[..rounds], level * alpha / ALPHA)?, rounds)));
-            found.push(interval);
-        }
-        found
+        let interval = |(xs, p_value): (&Vec<f64>, Option<f64>)| {
+            let level = p_value.and_then(|_| levels.next())?;
+            let (rounds, alpha) = judged(xs)?;
+            let Interval { estimate, low, high } = mean_interval(&xs[..rounds], level * alpha / ALPHA)?;
+            Some((Interval { estimate: from_log(estimate), low: from_log(low), high: from_log(high) }, rounds))
+        };
+        series.iter().zip(p_values).map(interval).collect()
     }
 
     /// Whether a part of a claim is about anything that is there. One about the caching allocator says nothing of a CPU, one about

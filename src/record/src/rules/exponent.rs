@@ -35,15 +35,16 @@ impl RuleKind for ExponentRule {
             let x = cell.get(&self.along).and_then(|level| level.parse::<f64>().ok());
             match (x, samples.value(&cell, &self.metric)) {
                 (Some(x), Some(y)) => lines.entry(cell.without(&[&self.along])).or_default().push((x, y, cell)),
-                _ => evidence.lacks(samples, cell),
+                _ => evidence.missing.push(cell),
             }
         }
         for mut points in lines.into_values() {
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
             if let [.., before, last] = &points[..] {
                 let effect = Interval::exact(local_exponent((before.0, last.0), (before.1, last.1)));
+                // A figure of 0 has no growth.
                 if !effect.estimate.is_finite() {
-                    evidence.missing.push((last.2.clone(), "a figure of 0 has no growth".to_string()));
+                    evidence.missing.push(last.2.clone());
                     continue;
                 }
                 evidence.compare(last.2.clone(), Some(before.2.clone()), effect, 1, (self.confirm, self.refute));

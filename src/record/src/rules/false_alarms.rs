@@ -34,12 +34,11 @@ impl RuleKind for FalseAlarmsRule {
     fn evaluate(&self, cells: &JudgedCells, samples: &Samples, evidence: &mut Evidence) {
         let usual = usual(cells.profile);
         let looks: Vec<(usize, f64)> = usual.looks().iter().filter_map(|look| usual.judged(*look as usize)).collect();
-        let least = looks.last().map_or(0, |(rounds, _)| *rounds);
         let mut same: BTreeMap<String, Vec<(PlainCell, ByRound)>> = BTreeMap::new();
         for (grid, cell) in cells.selected(&self.of) {
             let rounds = samples.by_round(&cell, &self.metric);
             match rounds.is_empty() {
-                true => evidence.lacks(samples, cell),
+                true => evidence.missing.push(cell),
                 false => same.entry(cell.without(&[&grid.studied])).or_default().push((cell, rounds)),
             }
         }
@@ -60,9 +59,7 @@ impl RuleKind for FalseAlarmsRule {
                     };
                     evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds: common.len(), outcome });
                 }
-                None => {
-                    evidence.missing.push((cell, format!("fewer than {least} rounds that all levels have, or a single level")));
-                }
+                None => evidence.missing.push(cell),
             }
         }
     }

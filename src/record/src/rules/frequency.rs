@@ -45,7 +45,7 @@ impl RuleKind for FrequencyRule {
         for (cell, baseline) in compared_with(self, cells, metric, samples, evidence) {
             match self.counts(&cell, samples).zip(self.counts(&baseline, samples)) {
                 Some((own, theirs)) => found.push((cell, baseline, own, theirs)),
-                None => evidence.lacks_ratio(samples, cell, &baseline, &self.metric, cells.rounds),
+                None => evidence.missing.push(cell),
             }
         }
         let p_value = |(_, _, own, theirs): &(PlainCell, PlainCell, (f64, f64), (f64, f64))| {

@@ -28,7 +28,7 @@ use crate::protocol::metrics::Metric;
 use crate::results::Samples;
 use base::units::range;
 pub(crate) use outcome::combine_outcomes;
-use outcome::{combine_comparisons, compared_with};
+use outcome::compared_with;
 use serde::{Deserialize, Serialize};
 use std::ops::Deref;
 
@@ -163,7 +163,7 @@ pub trait RuleKind {
 
     /// What the comparisons say together, where so many cells failed.
     fn combine(&self, comparisons: &[Comparison], failed: usize) -> Verdict {
-        combine_comparisons(comparisons, failed)
+        combine_outcomes(comparisons.iter().map(|c| c.outcome), failed)
     }
 
     /// The figure that the rule is about, as a column head.
@@ -230,7 +230,7 @@ pub trait RuleKind {
 
     /// Whether the rule's own words say something about a factor, so that it need not be said again.
     fn names(&self, factor: &str) -> bool {
-        self.select().split_whitespace().filter_map(|term| term.split_once('=')).any(|(named, _)| named == factor)
+        is_named(self.select(), factor)
     }
 
     /// What was compared in one comparison, without the factors that all of them share.
@@ -285,10 +285,14 @@ impl RulePart {
         let mut evidence = Evidence::nothing(self);
         self.evaluate(cells, samples, &mut evidence);
         (evidence.planned, evidence.awaited) = cells.awaited(self, samples);
-        evidence.failed = evidence.missing.iter().filter(|(cell, _)| cells.failed(cell, samples)).count();
+        evidence.failed = evidence.missing.iter().filter(|cell| cells.failed(cell, samples)).count();
         evidence.verdict = self.combine(&evidence.comparisons, evidence.failed);
         evidence
     }
+}
+
+fn is_named(select: &str, factor: &str) -> bool {
+    select.split_whitespace().filter_map(|term| term.split_once('=')).any(|(named, _)| named == factor)
 }
 
 /// A metric's label.

@@ -3,8 +3,7 @@
 use super::{JudgedCells, RuleKind, RulePart};
 use crate::protocol::cells::PlainCell;
 use crate::protocol::metrics::Metric;
-use crate::results::{Samples, Status};
-use crate::rounds::Rounds;
+use crate::results::Samples;
 use base::stats::Interval;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -75,8 +74,8 @@ pub struct Evidence {
     pub comparisons: Vec<Comparison>,
     /// Cells that the rule selects and its scope leaves out.
     pub out_of_scope: usize,
-    /// Cells that the rule selects and that gave no figure, with what became of them.
-    pub missing: Vec<(PlainCell, String)>,
+    /// Cells that the rule selects and that gave no figure.
+    pub missing: Vec<PlainCell>,
     /// How many of the missing went wrong (failed, contradicted themselves), as opposed to not having been run or having run out of memory.
     pub failed: usize,
     /// Cells that the rule is about on this platform, and how many of them are still to be measured.
@@ -90,18 +89,17 @@ pub struct Evidence {
 
 impl Evidence {
     pub(crate) fn nothing(rule: &RulePart) -> Evidence {
-        let (verdict, is_judged, decides) = (Verdict::NotMeasured, true, true);
         Evidence {
             rule: rule.clone(),
-            verdict,
+            verdict: Verdict::NotMeasured,
             comparisons: Vec::new(),
             out_of_scope: 0,
             missing: Vec::new(),
             failed: 0,
             planned: 0,
             awaited: 0,
-            is_judged,
-            decides,
+            is_judged: true,
+            decides: true,
         }
     }
 
@@ -116,23 +114,6 @@ impl Evidence {
     ) {
         let outcome = classify(effect, confirm, refute);
         self.comparisons.push(Comparison { cell, baseline, effect, rounds, outcome });
-    }
-
-    /// Adds a cell that has no figure.
-    pub(super) fn lacks(&mut self, samples: &Samples, cell: PlainCell) {
-        let why = why_missing(samples, &cell);
-        self.missing.push((cell, why));
-    }
-
-    /// Adds two cells that have no ratio: one has no figure, or there are too few rounds of them.
-    pub(super) fn lacks_ratio(&mut self, samples: &Samples, cell: PlainCell, baseline: &PlainCell, metric: &str, rounds: &Rounds) {
-        let why = match (samples.value(&cell, metric), samples.value(baseline, metric)) {
-            (None, _) => why_missing(samples, &cell),
-            (Some(_), None) => format!("its baseline has no figure: {}", why_missing(samples, baseline)),
-            (Some(_), Some(0.0)) => "its baseline is 0".to_string(),
-            (Some(_), Some(_)) => format!("{}, so no interval", few(rounds)),
-        };
-        self.missing.push((cell, why));
     }
 
     /// Smallest and largest estimate.
@@ -173,12 +154,7 @@ fn classify(effect: Interval, confirm: Bound, refute: Bound) -> Outcome {
     }
 }
 
-/// The verdict of matched comparisons. Where a cell that belongs to them failed, the others are not 'every one'.
-pub(super) fn combine_comparisons(comparisons: &[Comparison], failed: usize) -> Verdict {
-    combine_outcomes(comparisons.iter().map(|c| c.outcome), failed)
-}
-
-/// What outcomes say together, where so many cells failed.
+/// What outcomes say together. Where a cell that belongs to them failed, the others are not 'every one'.
 pub(crate) fn combine_outcomes(outcomes: impl Iterator<Item = Outcome>, failed: usize) -> Verdict {
     let outcomes: BTreeSet<Outcome> = outcomes.collect();
     let has = |o| outcomes.contains(&o);
@@ -239,19 +215,6 @@ pub(super) fn compared_with(
         }
     }
     found
-}
-
-fn why_missing(samples: &Samples, cell: &PlainCell) -> String {
-    match samples.status(cell) {
-        Some((Status::Ok, _)) => "this pass was not run".to_string(),
-        Some((status, "")) => status.to_string(),
-        Some((status, reason)) => format!("{status}: {reason}"),
-        None => "not run".to_string(),
-    }
-}
-
-pub(super) fn few(rounds: &Rounds) -> String {
-    format!("fewer than {} rounds", rounds.least().max(2))
 }
 
 /// The number of a bound that an estimate is nearest to, on a scale, as the scale has it.

@@ -2,6 +2,7 @@ use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, RuleSubject, pla
 use crate::protocol::{Metric, Pass, PlainCell, Select};
 use crate::results::Samples;
 use crate::rounds::ALPHA;
+use base::order::grouped;
 use base::stats::{Interval, ratio_interval};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
@@ -28,13 +29,13 @@ pub enum Pick {
 }
 
 impl Pick {
-    fn of<'c>(self, cells: &'c [PlainCell], samples: &Samples, metric: &str) -> Option<&'c PlainCell> {
+    fn of<'c>(self, cells: &[&'c PlainCell], samples: &Samples, metric: &str) -> Option<&'c PlainCell> {
         let by_value = |a: &&PlainCell, b: &&PlainCell| {
             samples.value(a, metric).partial_cmp(&samples.value(b, metric)).unwrap_or(Ordering::Equal)
         };
         match self {
-            Pick::Lowest => cells.iter().min_by(by_value),
-            Pick::Highest => cells.iter().max_by(by_value),
+            Pick::Lowest => cells.iter().copied().min_by(by_value),
+            Pick::Highest => cells.iter().copied().max_by(by_value),
         }
     }
 }
@@ -56,25 +57,23 @@ impl RuleKind for PickedRule {
         let name = self.metric.as_str();
         let Some(metric) = cells.metric(name) else { return };
         // Candidates and references that differ in the studied factor alone.
-        let mut groups: Vec<(PlainCell, Vec<PlainCell>, Vec<PlainCell>)> = Vec::new();
+        let mut found: Vec<(PlainCell, (bool, PlainCell))> = Vec::new();
         for (is_reference, select) in [(false, &self.of), (true, &self.over)] {
             for (grid, cell) in cells.measured(select, metric) {
                 if samples.value(&cell, name).is_none() {
-                    if !evidence.missing.iter().any(|(known, _)| *known == cell) {
-                        evidence.lacks(samples, cell);
+                    if !evidence.missing.contains(&cell) {
+                        evidence.missing.push(cell);
                     }
                     continue;
                 }
-                let baseline = grid.baseline_of(&cell);
-                let at = groups.iter().position(|(of_group, ..)| *of_group == baseline).unwrap_or_else(|| {
-                    groups.push((baseline, Vec::new(), Vec::new()));
-                    groups.len() - 1
-                });
-                if is_reference { groups[at].2.push(cell) } else { groups[at].1.push(cell) }
+                found.push((grid.baseline_of(&cell), (is_reference, cell)));
             }
         }
-        let number = groups.len().max(1) as f64;
-        for (_, candidates, references) in groups {
+        let groups = grouped(found);
+        let number = groups.len() as f64;
+        for (_, group) in &groups {
+            let of_kind = |wanted: bool| group.iter().filter(move |(kind, _)| *kind == wanted).map(|(_, cell)| cell).collect();
+            let (candidates, references): (Vec<&PlainCell>, Vec<&PlainCell>) = (of_kind(false), of_kind(true));
             let picked = (self.pick.of(&candidates, samples, name), Pick::Highest.of(&references, samples, name));
             let (Some(cell), Some(best)) = picked else { continue };
             let pairs = (candidates.len() * references.len()) as f64;
@@ -92,7 +91,7 @@ impl RuleKind for PickedRule {
                 Some((effect, rounds)) => {
                     evidence.compare(cell.clone(), Some(best.clone()), effect, rounds, (self.confirm, self.refute));
                 }
-                None => evidence.lacks_ratio(samples, cell.clone(), best, name, cells.rounds),
+                None => evidence.missing.push(cell.clone()),
             }
         }
     }

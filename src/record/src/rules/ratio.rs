@@ -1,4 +1,3 @@
-use super::outcome::nearest_edge;
 use super::{Bound, Evidence, JudgedCells, RuleKind, RuleSubject, compared_with, label, place};
 use crate::protocol::{Metric, Pass, PlainCell, Select};
 use crate::results::Samples;
@@ -48,16 +47,14 @@ impl RuleKind for RatioRule {
         let found: Vec<Option<(Interval, usize)>> = match metric.pass {
             Pass::Time => {
                 let logs: Vec<Vec<f64>> = pairs.iter().map(|(cell, baseline)| samples.log_ratios(cell, baseline, name)).collect();
-                let edge = |log: f64| nearest_edge(confirm, refute, log.exp(), |x| x.max(1e-12).ln());
-                let exp = |i: Interval| Interval { estimate: i.estimate.exp(), low: i.low.exp(), high: i.high.exp() };
-                cells.together(&logs, edge).into_iter().map(|found| found.map(|(log, rounds)| (exp(log), rounds))).collect()
+                cells.together(&logs, true, (confirm, refute))
             }
             _ => pairs.iter().map(|(cell, baseline)| Some((samples.ratio(cell, baseline, metric, ALPHA)?, 1))).collect(),
         };
         for ((cell, baseline), found) in pairs.into_iter().zip(found) {
             match found {
                 Some((effect, rounds)) => evidence.compare(cell, Some(baseline), effect, rounds, (confirm, refute)),
-                None => evidence.lacks_ratio(samples, cell, &baseline, name, cells.rounds),
+                None => evidence.missing.push(cell),
             }
         }
     }

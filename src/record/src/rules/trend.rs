@@ -1,5 +1,4 @@
-use super::outcome::{few, nearest_edge};
-use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, RuleSubject, compared_with, label};
+use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, RuleSubject, compared_with, is_named, label};
 use crate::protocol::{Metric, Pass, PlainCell, Select};
 use crate::results::{ByRound, Samples};
 use crate::rounds::ALPHA;
@@ -44,7 +43,7 @@ impl RuleKind for TrendRule {
             };
             match cell.get(along).and_then(|level| level.parse().ok()) {
                 Some(x) if !ratios.is_empty() => lines.entry(cell.without(&[along])).or_default().push((x, cell, ratios)),
-                _ => evidence.lacks_ratio(samples, cell, &baseline, name, cells.rounds),
+                _ => evidence.missing.push(cell),
             }
         }
         let mut series: Vec<(PlainCell, Vec<f64>)> = Vec::new();
@@ -57,12 +56,12 @@ impl RuleKind for TrendRule {
             let Some((_, cell, _)) = points.pop() else { continue };
             match xs.len() {
                 3.. => series.push((cell, rounds)),
-                _ => evidence.missing.push((cell, format!("a trend needs three levels of {along}"))),
+                _ => evidence.missing.push(cell),
             }
         }
         let rounds: Vec<Vec<f64>> = series.iter().map(|(_, rounds)| rounds.clone()).collect();
         let found = match metric.pass {
-            Pass::Time => cells.together(&rounds, |r| nearest_edge(self.confirm, self.refute, r, |x| x)),
+            Pass::Time => cells.together(&rounds, false, (self.confirm, self.refute)),
             _ => rounds.iter().map(|rounds| rounds.first().map(|r| (Interval::exact(*r), 1))).collect(),
         };
         for ((cell, _), found) in series.into_iter().zip(found) {
@@ -71,7 +70,7 @@ impl RuleKind for TrendRule {
                     let effect = Interval { estimate, low: low.max(-1.0), high: high.min(1.0) };
                     evidence.compare(cell, None, effect, rounds, (self.confirm, self.refute));
                 }
-                None => evidence.missing.push((cell, format!("{}, so no interval", few(cells.rounds)))),
+                None => evidence.missing.push(cell),
             }
         }
     }
@@ -85,7 +84,7 @@ impl RuleKind for TrendRule {
     }
 
     fn names(&self, factor: &str) -> bool {
-        self.along == factor || self.of.split_whitespace().filter_map(|term| term.split_once('=')).any(|(named, _)| named == factor)
+        self.along == factor || is_named(&self.of, factor)
     }
 
     fn row(&self, comparison: &Comparison, shared: &[&str]) -> String {

@@ -1,4 +1,3 @@
-use super::outcome::nearest_edge;
 use super::{Bound, Evidence, JudgedCells, RuleKind, RuleSubject};
 use crate::protocol::{Metric, Pass, PlainCell, Select};
 use crate::results::Samples;
@@ -26,22 +25,18 @@ impl RuleKind for ValueRule {
         let cells: Vec<PlainCell> = judged.selected(&self.of).map(|(_, cell)| cell).collect();
         let found: Vec<Option<(Interval, usize)>> = match metric.pass {
             Pass::Time => {
-                // A ratio is averaged as ratios are.
                 let is_ratio = samples.is_ratio(name);
-                let to = |x: f64| if is_ratio { x.max(1e-12).ln() } else { x };
-                let from = |x: f64| if is_ratio { x.exp() } else { x };
+                let number = |x: f64| if is_ratio { x.max(1e-12).ln() } else { x };
                 let rounds: Vec<Vec<f64>> =
-                    cells.iter().map(|cell| samples.by_round(cell, name).into_values().map(to).collect()).collect();
-                let found = judged.together(&rounds, |mean| nearest_edge(confirm, refute, from(mean), to)).into_iter();
-                let back = |i: Interval| Interval { estimate: from(i.estimate), low: from(i.low), high: from(i.high) };
-                found.map(|found| found.map(|(interval, rounds)| (back(interval), rounds))).collect()
+                    cells.iter().map(|cell| samples.by_round(cell, name).into_values().map(number).collect()).collect();
+                judged.together(&rounds, is_ratio, (confirm, refute))
             }
             _ => cells.iter().map(|cell| Some((Interval::exact(samples.value(cell, name)?), 1))).collect(),
         };
         for (cell, found) in cells.into_iter().zip(found) {
             match found {
                 Some((effect, rounds)) => evidence.compare(cell, None, effect, rounds, (confirm, refute)),
-                None => evidence.lacks(samples, cell),
+                None => evidence.missing.push(cell),
             }
         }
     }
