@@ -392,7 +392,7 @@ fn a_verdict_without_what_was_changed_stands_beside_it() {
         records.push(pass(&cell, Pass::Memory, 1, &[("requested_peak", peak), ("activations", share * peak)]));
     }
     let judged = judge(&narrower(), ON_CPU, &Samples::new(&records)).remove(0);
-    let without = judged.changed.and_then(|changed| changed.without).map(|(verdict, _)| verdict);
+    let without = judged.changed.and_then(|changed| changed.without);
     assert_eq!((judged.verdict, without), (Verdict::Confirmed, Some(Verdict::Depends)));
 }
 

@@ -24,15 +24,14 @@ pub fn table(recorded: &[Recorded]) -> String {
         for (id, changed, platform, carries, now, against) in claims.chain(published) {
             let Some(changed) = changed else { continue };
             let row = rows.entry(id).or_insert(ChangeRow { what: &changed.what, ..ChangeRow::default() });
-            let without = changed.without.as_ref().map(|(verdict, _)| *verdict);
-            if !carries || (now == Verdict::NotMeasured && without.is_none_or(|verdict| verdict == Verdict::NotMeasured)) {
+            if !carries || (now == Verdict::NotMeasured && changed.without.is_none_or(|verdict| verdict == Verdict::NotMeasured)) {
                 continue;
             }
             // As the run says it that is judged: results of another machine may be older.
             row.what = &changed.what;
             let said = |verdict| format!("{}: {}", prose::platform(platform), prose::word(verdict, against));
             row.now.push(said(now));
-            row.without.extend(without.map(said));
+            row.without.extend(changed.without.map(said));
         }
     }
     let or_none = |verdicts: Vec<String>| match verdicts.len() {

@@ -49,10 +49,27 @@ pub type Reproduction = Judged<Published>;
 pub struct Changed {
     pub what: String,
     /// None where nothing that is measured today can answer the claim as it was.
-    pub without: Option<(Verdict, Vec<Evidence>)>,
+    pub without: Option<Verdict>,
 }
 
 impl<T> Judged<T> {
+    /// The rule's parts as `evaluate` finds them, and the verdict that `conclude` makes of them.
+    fn by(
+        rule: Option<&PlainRule>,
+        (of, platform, judged_on): (T, Platform, &[Platform]),
+        evaluate: impl Fn(&PlainRule) -> Vec<Evidence>,
+        conclude: fn(&[Evidence]) -> Verdict,
+    ) -> Judged<T> {
+        let evidence = rule.map_or(Vec::new(), &evaluate);
+        let changed = rule.and_then(PlainRule::changed).map(|(what, before)| Changed {
+            what: what.to_string(),
+            without: before.map(evaluate).map(|evidence| if_all_measured(conclude(&evidence), &evidence)),
+        });
+        let (so_far, carries) = (conclude(&evidence), judged_on.contains(&platform));
+        let verdict = if_all_measured(so_far, &evidence);
+        Judged { of, platform, verdict, so_far, carries, evidence, holds: WhereItHolds::default(), changed }
+    }
+
     /// Whether the rule is about any cell of this platform at all.
     fn is_about_something(&self) -> bool {
         self.evidence.iter().any(|e| !e.comparisons.is_empty() || !e.missing.is_empty() || e.out_of_scope > 0)
@@ -89,26 +106,14 @@ fn verdicts(evidence: &[Evidence]) -> Vec<Verdict> {
 /// claim may have two judgements. Where there are no others, and the claim is not about Python, they say it of the run's device.
 pub fn judge(protocol: &PlainProtocol, taken: RunContext, samples: &Samples) -> Vec<Judgement> {
     let on = |claim: &Claim, platform: Platform, references: bool| {
-        let judged = |rule: &PlainRule| {
-            let evidence = evaluate_parts(protocol, rule, references, taken, true, samples);
-            (if_all_measured(decided(&evidence), &evidence), evidence)
-        };
-        let (verdict, evidence) = judged(&claim.rule);
-        let judged_parts: Vec<&Evidence> = evidence.iter().filter(|e| e.is_judged).collect();
+        let evaluate = |rule: &PlainRule| evaluate_parts(protocol, rule, references, taken, true, samples);
+        let judged = Judged::by(Some(&claim.rule), (claim.clone(), platform, &claim.judged_on), evaluate, decided);
+        let judged_parts: Vec<&Evidence> = judged.evidence.iter().filter(|e| e.is_judged).collect();
         let mixed =
             joined(&judged_parts).into_iter().filter(|(verdict, _)| *verdict == Verdict::Depends).flat_map(|(_, parts)| parts);
-        let by_share = evidence.iter().filter(|e| e.rule.holds_by_share() && e.verdict != Verdict::Depends);
+        let by_share = judged.evidence.iter().filter(|e| e.rule.holds_by_share() && e.verdict != Verdict::Depends);
         let holds = holds_where(&mixed.chain(by_share).collect::<Vec<_>>());
-        Judged {
-            of: claim.clone(),
-            platform,
-            verdict,
-            so_far: decided(&evidence),
-            carries: claim.judged_on.contains(&platform),
-            evidence,
-            holds,
-            changed: changed(&claim.rule, judged),
-        }
+        Judged { holds, ..judged }
     };
     let both = |claim: &Claim| {
         both_sides(taken, &claim.judged_on, Judged::is_about_something, |platform, is_python| on(claim, platform, is_python))
@@ -130,12 +135,6 @@ fn both_sides<T>(
         (false, true) => vec![reference],
         (_, false) => vec![own],
     }
-}
-
-/// What was changed of a rule, and what is judged without it.
-fn changed(rule: &PlainRule, judged: impl Fn(&PlainRule) -> (Verdict, Vec<Evidence>)) -> Option<Changed> {
-    let (what, before) = rule.changed()?;
-    Some(Changed { what: what.to_string(), without: before.map(judged) })
 }
 
 /// Whose figures cells of the PyTorch reference are, beside cells of ours or without any. What was predicted is the simulated GPU's.
@@ -186,22 +185,10 @@ pub fn undecided(protocol: &PlainProtocol, taken: RunContext, samples: &Samples)
 /// Puts one run's figures against those that others published. Times were published of GPUs, so only a GPU's are put against them.
 pub fn reproduce(protocol: &PlainProtocol, taken: RunContext, samples: &Samples) -> Vec<Reproduction> {
     let on = |published: &Published, platform: Platform, references: bool| {
-        let judged = |rule: &PlainRule| {
-            let evidence = evaluate_parts(protocol, rule, references, taken, taken.device == Platform::Gpu, samples);
-            (if_all_measured(reproduced(&evidence), &evidence), evidence)
-        };
-        let rule = published.rule.as_ref();
-        let (verdict, evidence) = rule.map_or((Verdict::NotMeasured, Vec::new()), judged);
-        Judged {
-            of: published.clone(),
-            platform,
-            verdict,
-            so_far: reproduced(&evidence),
-            carries: published.judged_on.contains(&platform) && evidence.iter().any(|e| e.is_judged),
-            evidence,
-            holds: WhereItHolds::default(),
-            changed: rule.and_then(|rule| changed(rule, judged)),
-        }
+        let evaluate = |rule: &PlainRule| evaluate_parts(protocol, rule, references, taken, taken.device == Platform::Gpu, samples);
+        let of = (published.clone(), platform, &published.judged_on[..]);
+        let judged = Judged::by(published.rule.as_ref(), of, evaluate, reproduced);
+        Judged { carries: judged.carries && judged.evidence.iter().any(|e| e.is_judged), ..judged }
     };
     let has_figures = |found: &Reproduction| found.evidence.iter().any(|e| !e.comparisons.is_empty());
     let both = |published: &Published| {
