@@ -3,7 +3,7 @@
 use super::markup::Markdown;
 use anyhow::{Context, Result, ensure};
 use base::remedies::{REMEDIES, TRAIN_OTHERWISE};
-use base::units::{Bytes, Seconds, percent};
+use base::units::{Bytes, Seconds, percent, range};
 use record::results::read_file;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -91,17 +91,19 @@ impl OnModel {
             [row.needs_at_least, row.predicted_seconds].into_iter().flatten().all(is_size)
                 && change.is_none_or(|change| [change.share, change.low, change.high].into_iter().all(is_share))
         };
-        [&self.rows, &self.before].into_iter().flatten().all(is_row) && Self::plain(&self.rows).is_some()
+        [&self.rows, &self.before].into_iter().flatten().all(is_row) && !Self::as_it_is(&self.rows).is_empty()
     }
 
-    /// What it needs without a technique, and how long its step takes.
-    fn plain(rows: &[Tried]) -> Option<(f64, f64)> {
-        let row = Self::named(rows, None)?;
-        Some((row.needs_at_least?, row.predicted_seconds?))
+    /// The figures without a technique.
+    fn as_it_is(rows: &[Tried]) -> String {
+        Self::named(rows, None).and_then(Tried::figures).unwrap_or_default()
     }
+}
 
-    fn figures(rows: &[Tried]) -> String {
-        Self::plain(rows).map_or(String::new(), |(needs, step)| format!("{}, {}", Bytes(needs as u64), Seconds(step)))
+impl Tried {
+    /// What it needs, and how long a step takes.
+    fn figures(&self) -> Option<String> {
+        Some(format!("{}, {}", Bytes(self.needs_at_least? as u64), Seconds(self.predicted_seconds?)))
     }
 }
 
@@ -181,7 +183,7 @@ impl Ladder {
         let head = ["needs at least; times predicted".to_string(), plain.to_string()];
         let head = head.into_iter().chain(names.iter().map(|name| format!("`{name}`"))).collect();
         let row = |on: &OnModel| {
-            let plain = OnModel::figures(if is_before(on) { &on.before } else { &on.rows });
+            let plain = OnModel::as_it_is(if is_before(on) { &on.before } else { &on.rows });
             let cells = names.iter().map(|name| on.tried(name).map_or("–".to_string(), said));
             [on.label(), plain].into_iter().chain(cells).collect()
         };
@@ -227,16 +229,13 @@ fn ladder(models: Vec<OnModel>) -> Ladder {
     let steps = [("fp32, PyTorch's defaults", None), ("fp32 with TF32", Some("tf32")), ("bf16 autocast", Some("autocast-bf16"))];
     let before = steps.map(|(label, name)| {
         let cell = |on: &OnModel| match OnModel::named(&on.before, name) {
-            Some(Tried { needs_at_least: Some(needs), predicted_seconds: Some(step), .. }) => {
-                format!("{}, {}", Bytes(*needs as u64), Seconds(*step))
-            }
-            Some(row) => row.reason.clone().unwrap_or_default(),
+            Some(row) => row.figures().or_else(|| row.reason.clone()).unwrap_or_default(),
             None => "–".to_string(),
         };
         (label, models.iter().map(cell).collect())
     });
     Ladder {
-        plain: models.iter().map(|on| OnModel::figures(&on.rows)).collect(),
+        plain: models.iter().map(|on| OnModel::as_it_is(&on.rows)).collect(),
         before: before.into(),
         models: models.iter().map(OnModel::label).collect(),
         commands: models.iter().map(|on| Markdown::text(&format!("`{}`", on.command.replace('`', "'")))).collect(),
@@ -266,10 +265,7 @@ fn place(models: &[OnModel], name: &str) -> Option<LadderPlace> {
     let snippet = rows().map(|(_, row)| row.snippet.as_str()).find(|lines| !lines.starts_with("--"));
     Some(LadderPlace {
         name: name.to_string(),
-        saves: match (percent(best), percent(worst)) {
-            (best, worst) if best == worst => best,
-            (best, worst) => format!("{worst} to {best}"),
-        },
+        saves: range(percent(worst), percent(best)),
         on_models: models.iter().zip(&found).map(said).collect(),
         change: changes.join("; "),
         page: String::new(),
