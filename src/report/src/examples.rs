@@ -1,5 +1,6 @@
 //! What README shows of rehearsals: read from files that scripts write again, never pasted.
 
+use super::prose::digits;
 use anyhow::{Context, Result};
 use std::collections::HashMap;
 use std::path::Path;
@@ -159,17 +160,13 @@ fn trusted(real_gpus: &str, ecosystem: &str, titan: &str, cards: &[(&str, (Strin
     let of = |values: &[f64], better: fn(f64, f64) -> f64| values.iter().copied().reduce(better);
     let step = times.lines().find(|line| line.starts_with("| all steps |")).map(cells)?;
 
-    let thousands = |number: f64| match number as u64 {
-        number if number < 1000 => number.to_string(),
-        number => format!("{},{:03}", number / 1000, number % 1000),
-    };
     let table = [
         "| what was compared | how it came out |".to_string(),
         "|---|---|".to_string(),
         format!(
             "| each allocation and free of 15 steps and passes that others recorded | **{} of {} equal** in order and size |",
-            thousands(equal),
-            thousands(all)
+            digits(equal as u64),
+            digits(all as u64)
         ),
         on_cards.join("\n"),
         format!(

@@ -1,6 +1,7 @@
 //! Ours and PyTorch's side by side, where both did the very same: are values and bytes equal, why not, and which takes how much of the
 //! other's time.
 
+use super::prose::digits;
 use base::stats::Interval;
 use base::units::{plain, quantity, ratio};
 use record::protocol::{BY, Metric, Pass, PlainCell, PlainGrid, PlainProtocol, Profile, Role, TIME};
@@ -95,8 +96,8 @@ impl<'a> Pair<'a> {
         let is_stated =
             apart.iter().all(|(metric, bytes)| self.stated(metric).iter().map(|(_, stated)| stated).sum::<i64>() == -bytes);
         let largest = apart.iter().map(|(_, bytes)| *bytes).max_by_key(|bytes| bytes.abs()).unwrap_or(0);
-        let (amount, side) = (exact(largest.abs()), if largest < 0 { "less" } else { "more" });
-        if is_stated { format!("{amount} {side}, as stated") } else { format!("{amount} {side}, not explained") }
+        let (amount, side) = (digits(largest.unsigned_abs()), if largest < 0 { "less" } else { "more" });
+        if is_stated { format!("{amount} B {side}, as stated") } else { format!("{amount} B {side}, not explained") }
     }
 
     /// Why PyTorch has more bytes of a metric, and how many; negative where it has fewer.
@@ -140,16 +141,9 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Bytes to the byte, in groups of three digits.
-fn exact(bytes: i64) -> String {
-    let digits = bytes.unsigned_abs().to_string();
-    let grouped: Vec<&str> =
-        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap_or_default()).collect();
-    format!("{}{} B", if bytes < 0 { "−" } else { "" }, grouped.join(","))
-}
-
+/// Bytes to the byte.
 fn signed(bytes: i64) -> String {
-    if bytes > 0 { format!("+{}", exact(bytes)) } else { exact(bytes) }
+    format!("{}{} B", if bytes < 0 { "−" } else { "+" }, digits(bytes.unsigned_abs()))
 }
 
 #[cfg(test)]

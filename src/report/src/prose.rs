@@ -217,7 +217,6 @@ pub fn meaning(judgement: &Judgement) -> String {
             let (measured, planned) = judgement.measured();
             format!("{measured} of {planned} configurations are measured, which is too few for a verdict.")
         }
-        Verdict::NotMeasured => not_measured(&judgement.evidence, Against::Claim),
         Verdict::InPart => {
             let (judged, all) = judgement.parts();
             format!("{judged} of {all} parts can be judged on this device and hold; the others decide, too.")
@@ -249,6 +248,13 @@ fn carriers(judged_on: &[Platform]) -> String {
     }
 }
 
+/// A whole number, in groups of three digits.
+pub fn digits(number: u64) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy);
+    groups.collect::<Vec<_>>().join(",")
+}
+
 /// Whether a rule, or a part of it, is about times.
 pub fn is_timed(protocol: &PlainProtocol, rule: &PlainRule) -> bool {
     rule.metrics().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time))
@@ -264,22 +270,22 @@ pub fn why(protocol: &PlainProtocol, reproduction: &Reproduction) -> String {
             format!("Not comparable. {} be put against it.", carriers(&reproduction.of.judged_on))
         }
         (false, _) => "Not comparable: only times of a GPU may be put against it.".to_string(),
-        (true, Verdict::NotMeasured) => not_measured(&reproduction.evidence, Against::Published),
+        (true, Verdict::NotMeasured) => not_measured(&reproduction.evidence),
         (true, _) if reproduction.platform == Platform::Gpu || !is_timed(protocol, rule) => String::new(),
         (true, _) => "By bytes alone: only times of a GPU may be put against the published ones.".to_string(),
     }
 }
 
-fn not_measured(evidence: &[Evidence], against: Against) -> String {
+/// Why a published figure was not measured.
+fn not_measured(evidence: &[Evidence]) -> String {
     let missing: usize = evidence.iter().map(|e| e.missing.len()).sum();
     let out_of_scope: usize = evidence.iter().map(|e| e.out_of_scope).sum();
-    let what = if against == Against::Claim { "claim" } else { "figure" };
     let why = match (missing, out_of_scope) {
-        (0, 0) => format!("this profile plans no configuration that the {what} is about"),
-        (0, n) => format!("{} outside the {what}'s scope, none within it", counted(n, "configuration")),
+        (0, 0) => "this profile plans no configuration that the figure is about".to_string(),
+        (0, n) => format!("{} outside the figure's scope, none within it", counted(n, "configuration")),
         (n, 0) => format!("{} without a figure", counted(n, "configuration")),
         (n, m) => {
-            format!("{} without a figure, {} outside the {what}'s scope", counted(n, "configuration"), counted(m, "configuration"))
+            format!("{} without a figure, {} outside the figure's scope", counted(n, "configuration"), counted(m, "configuration"))
         }
     };
     format!("Not measured here: {why}.")
