@@ -1,6 +1,6 @@
 //! What lives through the phases of a step, stacked by what it is for, in panels side by side; the peak is marked and named.
 
-use super::{Anchor, BAND, Canvas, EDGE, FAINT, GRID, Head, INK, LinearScale, Marker, NARROW, Point, SMALL, TEXT};
+use super::{Anchor, BAND, Canvas, EDGE, FAINT, GRID, Head, INK, Marker, NARROW, Point, SMALL, Scale, TEXT};
 use super::{flowed, look, picture, shortened, text_width, wrapped};
 use anyhow::Result;
 use base::units::{quantity, tick};
@@ -140,7 +140,7 @@ pub fn areas(chart: &Areas) -> Result<(String, Vec<AreaPlot>)> {
         head.draw(canvas);
         for (layer, x, row) in legend {
             let y = head.bottom() + 8 + row * LEGEND_ROW;
-            canvas.rectangle((x, y - 6), (x + 14, y + 6), color(layer), true);
+            canvas.rectangle((x, y - 6), (x + 14, y + 6), color(layer));
             canvas.text((x + 20, y), &chart.layers[layer], TEXT, INK, Anchor::Start);
         }
         for (row, frame) in rows.iter().zip(&frames) {
@@ -170,7 +170,7 @@ struct AreaFrame {
     /// Upper edge of the headings.
     top: i32,
     width: i32,
-    y: LinearScale,
+    y: Scale,
     ticks: Vec<(i32, String)>,
     /// Room for the axis's labels.
     axis: i32,
@@ -181,9 +181,10 @@ impl AreaFrame {
         let grouped = panels.iter().filter_map(|p| p.course.as_ref().ok()).any(|c| c.phases.iter().any(|p| !p.group.is_empty()));
         let lines = if panels.iter().any(|panel| !panel.name.is_empty()) { 3 } else { 2 };
         let upper = top + lines * LINE + 4 + PHASES + if grouped { PHASES } else { 0 };
-        let y = LinearScale { high: high * 1.04, from: upper + if columns == 1 && width > NARROW { TALL } else { LOW }, to: upper };
+        let height = if columns == 1 && width > NARROW { TALL } else { LOW };
+        let y = Scale::linear(0.0, high * 1.04, upper + height, upper);
         // Panels without any figure have no scale.
-        let values = if high > 1.0 { y.binary_ticks() } else { Vec::new() };
+        let values = if high > 1.0 { y.linear_binary_ticks() } else { Vec::new() };
         let ticks: Vec<(i32, String)> = values.into_iter().map(|value| (y.at(value), tick(value, "B"))).collect();
         let axis = ticks.iter().map(|(_, label)| text_width(label, SMALL)).max().unwrap_or(0) + 8;
         AreaFrame { top, width: (width - 2 * EDGE - GAP * (columns - 1)) / columns, y, ticks, axis }
@@ -209,7 +210,7 @@ impl AreaFrame {
         let edge = |n: usize| left + (right - left) * n as i32 / count;
         for (n, phase) in course.phases.iter().enumerate() {
             if n % 2 == 0 {
-                canvas.rectangle((edge(n), upper - PHASES), (edge(n + 1), lower), BAND, true);
+                canvas.rectangle((edge(n), upper - PHASES), (edge(n + 1), lower), BAND);
             }
             // Names of phases are mostly narrower than the estimate, and all of them side by side are worth a pixel.
             if text_width(&phase.name, SMALL) * 9 / 10 <= edge(n + 1) - edge(n) {

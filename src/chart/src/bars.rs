@@ -1,6 +1,6 @@
 //! Bytes as bars, one below the other.
 
-use super::{Anchor, EDGE, FAINT, GRID, Hatch, Head, INK, LinearScale, SMALL, TEXT, look, picture, shortened, text_width};
+use super::{Anchor, EDGE, FAINT, GRID, Hatch, Head, INK, SMALL, Scale, TEXT, look, picture, shortened, text_width};
 use anyhow::Result;
 use base::units::tick;
 
@@ -28,13 +28,13 @@ pub fn bars(head: &Head, bars: &[Bar], room: Option<u64>) -> Result<String> {
     let high = room.filter(|room| most * 2 > *room).map_or(most, |room| most.max(room));
     // The unit of which round numbers stand below.
     let unit = f64::from(if high < 4 << 30 { 1 << 20 } else { 1 << 30 });
-    let scale = LinearScale { high: high as f64 / unit * 1.04, from, to };
+    let scale = Scale::linear(0.0, high as f64 / unit * 1.04, from, to);
     let at = |bytes: u64| scale.at(bytes as f64 / unit);
     let top = head.bottom() + 6;
     let bottom = top + LINE * i32::try_from(bars.len())?;
     picture((head.width, bottom + 34), &head.spoken(), |canvas| {
         head.draw(canvas);
-        for value in scale.ticks() {
+        for value in scale.linear_ticks(6) {
             let x = scale.at(value);
             canvas.line((x, top), (x, bottom), GRID, 1);
             canvas.text((x, bottom + 14), &tick(value * unit, "B"), SMALL, FAINT, Anchor::Middle);

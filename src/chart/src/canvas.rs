@@ -175,11 +175,8 @@ impl Canvas<'_> {
         self.note(result);
     }
 
-    pub fn rectangle(&mut self, from: Point, to: Point, color: RGBColor, filled: bool) {
-        if !filled {
-            // The backend's own outline has no width.
-            return self.path(&[from, (to.0, from.1), to, (from.0, to.1), from], color, 1, &[]);
-        }
+    /// A filled one.
+    pub fn rectangle(&mut self, from: Point, to: Point, color: RGBColor) {
         let result = self.backend.draw_rect(fine(from), fine(to), &ShapeStyle::from(&color).filled(), true);
         self.note(result);
     }
@@ -237,11 +234,12 @@ impl Canvas<'_> {
 
     /// A bar with an outline in its colour; a hatched one is filled with stripes on white.
     pub fn bar(&mut self, from: Point, to: Point, color: RGBColor, hatch: Hatch) {
-        self.rectangle(from, to, if hatch == Hatch::None { color } else { WHITE }, true);
+        self.rectangle(from, to, if hatch == Hatch::None { color } else { WHITE });
         for (a, b) in stripes(from, to, hatch) {
             self.line(a, b, color, 2);
         }
-        self.rectangle(from, to, color, false);
+        // The backend's own outline has no width.
+        self.path(&[from, (to.0, from.1), to, (from.0, to.1), from], color, 1, &[]);
     }
 
     /// Text with its vertical middle at `at`.
@@ -272,7 +270,7 @@ pub fn picture(size: (i32, i32), title: &str, draw: impl FnOnce(&mut Canvas)) ->
     let mut svg = String::new();
     let backend = SVGBackend::with_string(&mut svg, ((size.0 * FINE) as u32, (size.1 * FINE) as u32));
     let mut canvas = Canvas { backend, failure: None };
-    canvas.rectangle((0, 0), size, WHITE, true);
+    canvas.rectangle((0, 0), size, WHITE);
     draw(&mut canvas);
     let result = canvas.backend.present();
     canvas.note(result);

@@ -14,7 +14,7 @@ pub use canvas::{
     shortened, text_width, wrapped,
 };
 pub use ranges::{Dot, RangeAxis, Ranges, Row, ranges};
-pub use scale::{LinearScale, Scale};
+pub use scale::Scale;
 
 /// Width of a chart on a page, and on a phone, in pixels.
 pub const WIDE: i32 = 860;

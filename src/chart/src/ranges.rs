@@ -1,7 +1,6 @@
 //! Dots with ranges or intervals on a linear axis: a row for each thing, a mark for each of several series.
 
-use super::scale::{multiples, nice_step};
-use super::{Anchor, BAND, Canvas, EDGE, FAINT, GRID, Head, INK, NARROW, SMALL, TEXT, WHITE};
+use super::{Anchor, BAND, Canvas, EDGE, GRID, Head, INK, NARROW, SMALL, Scale, TEXT, WHITE};
 use super::{flowed, look, picture, shortened, text_width, wrapped};
 use anyhow::Result;
 use plotters::style::RGBColor;
@@ -27,6 +26,7 @@ pub struct Dot {
 #[derive(Debug, Clone)]
 pub struct Row {
     pub name: String,
+    /// At least one.
     pub dots: Vec<Dot>,
 }
 
@@ -69,7 +69,7 @@ pub fn ranges(chart: &Ranges) -> Result<String> {
         let frame = RangeFrame::new(chart, (left, right));
         let mut row_top = top;
         for height in heights.chunks(2) {
-            canvas.rectangle((EDGE, row_top), (right, row_top + height[0]), BAND, true);
+            canvas.rectangle((EDGE, row_top), (right, row_top + height[0]), BAND);
             row_top += height.iter().sum::<i32>();
         }
         frame.draw_axis(canvas, &chart.axis, (top, bottom));
@@ -77,11 +77,9 @@ pub fn ranges(chart: &Ranges) -> Result<String> {
         for (n, (row, height)) in chart.rows.iter().zip(heights).enumerate() {
             let (ground, name) =
                 (if n % 2 == 0 { BAND } else { WHITE }, shortened(&row.name, TEXT, if narrow { right - EDGE - 8 } else { names }));
-            if height > 0 {
-                let middle = if narrow { row_top + LANE / 2 } else { row_top + height / 2 };
-                canvas.rectangle((EDGE + 2, middle - 8), (EDGE + 4 + text_width(&name, TEXT), middle + 8), ground, true);
-                canvas.text((EDGE + 4, middle), &name, TEXT, INK, Anchor::Start);
-            }
+            let middle = if narrow { row_top + LANE / 2 } else { row_top + height / 2 };
+            canvas.rectangle((EDGE + 2, middle - 8), (EDGE + 4 + text_width(&name, TEXT), middle + 8), ground);
+            canvas.text((EDGE + 4, middle), &name, TEXT, INK, Anchor::Start);
             frame.draw_dots(canvas, &row.dots, (row_top, height), narrow, ground);
             row_top += height;
         }
@@ -90,20 +88,14 @@ pub fn ranges(chart: &Ranges) -> Result<String> {
 
 /// A lane for each dot, and on a phone one for the name.
 fn row_height(row: &Row, narrow: bool) -> i32 {
-    match (narrow, row.dots.len() as i32) {
-        (true, 0) => 0,
-        (true, lanes) => (lanes + 1) * LANE + GAP / 2,
-        (false, lanes) => lanes.max(1) * LANE + GAP,
-    }
+    let lanes = row.dots.len() as i32;
+    if narrow { (lanes + 1) * LANE + GAP / 2 } else { lanes * LANE + GAP }
 }
 
 struct RangeFrame {
-    from: i32,
-    /// Where the axis ends, and the chart.
-    to: i32,
+    axis: Scale,
+    /// Where the chart ends.
     end: i32,
-    low: f64,
-    high: f64,
 }
 
 impl RangeFrame {
@@ -112,61 +104,52 @@ impl RangeFrame {
         let values = dots().flat_map(|dot| [dot.low, dot.high]).chain([chart.axis.reference]).filter(|v| v.is_finite());
         let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
         let room = ((high - low) * 0.06).max(high.abs().max(1e-9) * 0.02);
-        let mut frame = RangeFrame { from, to, end: to, low: low - room, high: high + room };
+        let mut frame = RangeFrame { axis: Scale::linear(low - room, high + room, from, to), end: to };
         // Figures stand right of their ranges, or left: the axis ends early where neither has room.
         let fits = |frame: &RangeFrame, dot: &Dot| {
             let width = text_width(&dot.text, SMALL) + 10;
-            frame.end - frame.at(dot.high) >= width || frame.at(dot.low) - frame.from >= width
+            frame.end - frame.axis.at(dot.high) >= width || frame.axis.at(dot.low) - from >= width
         };
-        while frame.to - frame.from > (to - from) / 2 && !dots().all(|dot| fits(&frame, dot)) {
-            frame.to -= 8;
+        while frame.axis.to - from > (to - from) / 2 && !dots().all(|dot| fits(&frame, dot)) {
+            frame.axis.to -= 8;
         }
         frame
     }
 
-    fn at(&self, value: f64) -> i32 {
-        self.from + ((value - self.low) / (self.high - self.low) * f64::from(self.to - self.from)).round() as i32
-    }
-
     fn draw_axis(&self, canvas: &mut Canvas, axis: &RangeAxis, (top, bottom): (i32, i32)) {
+        let Scale { from, to, .. } = self.axis;
         let mut free = i32::MIN;
-        for value in ticks(self.low, self.high, (self.to - self.from) / 55) {
-            let (x, label) = (self.at(value), (axis.tick)(value));
+        for value in self.axis.linear_ticks(((to - from) / 55).clamp(2, 8)) {
+            let (x, label) = (self.axis.at(value), (axis.tick)(value));
             canvas.line((x, top), (x, bottom), GRID, 1);
             let half = text_width(&label, SMALL) / 2;
-            let middle = x.clamp(self.from + half - 8, self.to - half + 8);
+            let middle = x.clamp(from + half - 8, to - half + 8);
             if middle - half > free {
                 canvas.text((middle, bottom + 12), &label, SMALL, INK, Anchor::Middle);
                 free = middle + half + 6;
             }
         }
-        let at = self.at(axis.reference);
+        let at = self.axis.at(axis.reference);
         canvas.path(&[(at, top), (at, bottom)], INK, 2, &[5, 3]);
-        let title = wrapped(&axis.title, TEXT, self.end - self.from).into_iter().next().unwrap_or_default();
-        canvas.text((self.from, top - 12), &title, TEXT, INK, Anchor::Start);
+        let title = wrapped(&axis.title, TEXT, self.end - from).into_iter().next().unwrap_or_default();
+        canvas.text((from, top - 12), &title, TEXT, INK, Anchor::Start);
     }
 
     fn draw_dots(&self, canvas: &mut Canvas, dots: &[Dot], (top, height): (i32, i32), narrow: bool, ground: RGBColor) {
-        if dots.is_empty() {
-            if !narrow {
-                canvas.text((self.from, top + height / 2), "not measured", SMALL, FAINT, Anchor::Start);
-            }
-            return;
-        }
         let first = if narrow { top + LANE } else { top + (height - dots.len() as i32 * LANE) / 2 };
         for (n, dot) in dots.iter().enumerate() {
             let (y, look) = (first + n as i32 * LANE + LANE / 2, look(dot.series));
-            let (low, high) = (self.at(dot.low), self.at(dot.high));
+            let (low, high) = (self.axis.at(dot.low), self.axis.at(dot.high));
             if high - low > 2 {
                 canvas.line((low, y), (high, y), look.color, 3);
                 for x in [low, high] {
                     canvas.line((x, y - 4), (x, y + 4), look.color, 2);
                 }
             }
-            canvas.mark((self.at(dot.middle), y), look.mark, look.color);
+            canvas.mark((self.axis.at(dot.middle), y), look.mark, look.color);
             let width = text_width(&dot.text, SMALL);
             // Beside the range, on the side that has room.
-            let (free_right, free_left) = (self.end - high - 10, low - self.from - 10);
+            let (free_right, free_left) = (self.end - high - 10, low - self.axis.from - 10);
             let (start, room) = if free_right >= width || free_right >= free_left {
                 (high + 10, free_right)
             } else {
@@ -174,24 +157,8 @@ impl RangeFrame {
             };
             let text = shortened(&dot.text, SMALL, room);
             // On the row's ground, since the reference line may run through it.
-            canvas.rectangle((start - 3, y - 8), (start + text_width(&text, SMALL) + 6, y + 8), ground, true);
+            canvas.rectangle((start - 3, y - 8), (start + text_width(&text, SMALL) + 6, y + 8), ground);
             canvas.text((start, y), &text, SMALL, INK, Anchor::Start);
         }
-    }
-}
-
-/// At most so many round values within a range.
-fn ticks(low: f64, high: f64, most: i32) -> Vec<f64> {
-    multiples(nice_step((high - low) / f64::from(most.clamp(2, 8))), low, high)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ticks_are_round_and_few() {
-        assert_eq!(ticks(0.82, 1.12, 5), [0.9, 1.0, 1.1]);
-        assert_eq!(ticks(-81.0, 12.0, 5), [-80.0, -60.0, -40.0, -20.0, 0.0]);
     }
 }

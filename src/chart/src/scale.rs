@@ -2,18 +2,18 @@
 
 use base::units::{binary_unit, tick};
 
-/// An axis from one pixel to another: logarithmic, but linear for shares of a whole.
+/// An axis from one pixel to another, logarithmic or linear.
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
-    low: f64,
-    high: f64,
+    pub low: f64,
+    pub high: f64,
     is_linear: bool,
-    from: i32,
-    to: i32,
+    pub from: i32,
+    pub to: i32,
 }
 
 impl Scale {
-    /// An axis over all positive values, with some room at both ends; at least a factor of `least` wide.
+    /// A logarithmic axis over all positive values, with some room at both ends; at least a factor of `least` wide.
     pub fn over(values: impl Iterator<Item = f64>, least: f64, from: i32, to: i32) -> Scale {
         let (low, high) =
             values.filter(|v| v.is_finite() && *v > 0.0).fold((f64::INFINITY, 0.0f64), |(low, high), v| (low.min(v), high.max(v)));
@@ -22,9 +22,8 @@ impl Scale {
         Scale { low: low / room, high: high * room, is_linear: false, from, to }
     }
 
-    /// From nothing to all.
-    pub fn of_shares(from: i32, to: i32) -> Scale {
-        Scale { low: 0.0, high: 1.04, is_linear: true, from, to }
+    pub fn linear(low: f64, high: f64, from: i32, to: i32) -> Scale {
+        Scale { low, high, is_linear: true, from, to }
     }
 
     pub fn at(&self, value: f64) -> i32 {
@@ -35,47 +34,31 @@ impl Scale {
         self.from + (share * f64::from(self.to - self.from)).round() as i32
     }
 
-    /// Round values on the axis with their labels, in the unit `B`, `s`, `1`, or `x` for ratios.
+    /// Round values on a logarithmic axis with their labels, in the unit `B`, `s`, `1`, or `x` for ratios.
     pub fn ticks(&self, unit: &str) -> Vec<(i32, String)> {
-        if self.is_linear {
-            return (0..=5).map(|fifths| (self.at(f64::from(fifths) / 5.0), format!("{} %", fifths * 20))).collect();
-        }
         let values = if unit == "B" { binary_ticks(self.low, self.high) } else { decimal_ticks(self.low, self.high) };
         values.into_iter().map(|value| (self.at(value), tick(value, unit))).collect()
     }
-}
 
-/// A linear axis from 0.
-#[derive(Debug, Clone, Copy)]
-pub struct LinearScale {
-    pub high: f64,
-    pub from: i32,
-    pub to: i32,
-}
-
-impl LinearScale {
-    pub fn at(&self, value: f64) -> i32 {
-        self.from + (value / self.high * f64::from(self.to - self.from)).round() as i32
+    /// Round values on a linear axis, some `count` of them.
+    pub fn linear_ticks(&self, count: i32) -> Vec<f64> {
+        multiples(nice_step((self.high - self.low) / f64::from(count)), self.low, self.high)
     }
 
-    pub fn ticks(&self) -> Vec<f64> {
-        multiples(nice_step(self.high / 6.0), 0.0, self.high)
-    }
-
-    /// Round in binary units, at most six.
-    pub fn binary_ticks(&self) -> Vec<f64> {
+    /// Round in binary units, at most six, on an axis from 0.
+    pub fn linear_binary_ticks(&self) -> Vec<f64> {
         multiples((self.high / 5.0).log2().ceil().exp2().max(1.0), 0.0, self.high)
     }
 }
 
 /// 1, 2 or 5 times a power of ten, not below `least`; not 2.5 times, whose multiples are no whole per cents.
-pub fn nice_step(least: f64) -> f64 {
+fn nice_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * power).find(|step| *step >= least * 0.999).unwrap_or(power * 10.0)
 }
 
 /// The multiples of a step within a range, twelve at most.
-pub fn multiples(step: f64, low: f64, high: f64) -> Vec<f64> {
+fn multiples(step: f64, low: f64, high: f64) -> Vec<f64> {
     let first = (low / step).ceil() as i64;
     (first..).map(|i| i as f64 * step).take_while(|value| *value <= high).take(12).collect()
 }
@@ -132,9 +115,9 @@ mod tests {
         assert!(scale.at(2.0) > 0 && scale.at(32.0) < 400 && scale.at(8.0) == 200);
         let single = Scale::over([5.0].into_iter(), 2.0, 0, 400);
         assert_eq!(single.at(5.0), 200);
-        let shares = Scale::of_shares(100, 0);
-        assert!(shares.at(0.0) == 100 && shares.at(0.5) > 50 && shares.ticks("%")[5].1 == "100 %");
-        let nothing = Scale::over(std::iter::empty(), 2.0, 0, 400);
-        assert!(!nothing.ticks("B").is_empty() || nothing.at(1.0) == 200);
+        let shares = Scale::linear(0.0, 1.04, 100, 0);
+        assert!(shares.at(0.0) == 100 && shares.at(0.52) == 50);
+        assert_eq!(Scale::over(std::iter::empty(), 2.0, 0, 400).at(1.0), 200);
+        assert_eq!(Scale::linear(-81.0, 12.0, 0, 400).linear_ticks(5), [-80.0, -60.0, -40.0, -20.0, 0.0]);
     }
 }

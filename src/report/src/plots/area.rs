@@ -116,35 +116,3 @@ fn read(record: &PassRecord, design: &AreaDesign) -> Option<MemoryCurve> {
     };
     Some(MemoryCurve { points, phases: design.phases.iter().zip(ranges).map(phase).collect() })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use record::protocol::Pass;
-    use record::results::Sample;
-
-    fn record(samples: &[(&str, u32, f64)]) -> PassRecord {
-        let sample = |(metric, sample, value): &(&str, u32, f64)| Sample {
-            metric: metric.to_string(),
-            value: *value,
-            sample: *sample,
-            ..Sample::default()
-        };
-        let not_run = PassRecord::not_run(&PlainCell::parse("model=mlp").unwrap(), Pass::Memory, 1, Status::Ok, "");
-        PassRecord { samples: samples.iter().map(sample).collect(), ..not_run }
-    }
-
-    #[test]
-    fn curves_are_read_from_the_points_where_they_change() {
-        let layers = ["curve.a", "curve.b"].map(|name| Metric::counted(name, "", "B"));
-        let names = ["forward", "backward"].map(str::to_string);
-        let design = AreaDesign { panels: vec!["model"], layers: &layers, boundary: "curve.phase", phases: &names };
-        let phases = [("curve.phase", 0, 0.0), ("curve.phase", 2, 1.0), ("curve.phase", 5, 2.0)];
-        let curves = [("curve.a", 0, 10.0), ("curve.b", 0, 0.0), ("curve.b", 2, 30.0), ("curve.b", 4, 5.0)];
-        let course = read(&record(&[&phases[..], &curves].concat()), &design).unwrap();
-        assert_eq!(course.points, [[10.0, 0.0], [10.0, 0.0], [10.0, 30.0], [10.0, 30.0], [10.0, 5.0]]);
-        assert_eq!((course.peak(), course.place(course.peak())), (2, "in backward"));
-        assert!(read(&record(&curves), &design).is_none(), "no phases");
-        assert!(read(&record(&phases[..2]), &design).is_none(), "a phase too few");
-    }
-}

@@ -3,11 +3,9 @@
 use super::{PlotView, grouped, levels};
 use anyhow::Result;
 use base::order::place_of;
-use base::stats::Interval;
 use base::units::{quantity, ratio, tick};
-use chart::LinearScale;
 use chart::{
-    Anchor, Canvas, EDGE, FAINT, GRID, INK, Marker, NARROW, Point, SMALL, TEXT, WHITE, look, picture, shortened, text_width,
+    Anchor, Canvas, EDGE, FAINT, GRID, INK, Marker, NARROW, Point, SMALL, Scale, TEXT, WHITE, look, picture, shortened, text_width,
     wrapped,
 };
 use record::protocol::PlainCell;
@@ -29,8 +27,8 @@ struct Bar {
     level: String,
     /// Place of the level among those of the studied factor; the look follows it, so that it is the same in every cluster.
     rank: usize,
-    /// A ratio or an amount, or why there is none.
-    outcome: Result<Interval, String>,
+    /// A ratio or an amount, which are counted and so exact, or why there is none.
+    outcome: Result<f64, String>,
 }
 
 /// What the lengths of bars mean.
@@ -47,8 +45,8 @@ impl Lengths<'_> {
         if self.unit == "x" { ratio(value) } else { quantity(value, self.unit) }
     }
 
-    fn ticks(&self, scale: LinearScale) -> Vec<f64> {
-        if self.unit == "B" { scale.binary_ticks() } else { scale.ticks() }
+    fn ticks(&self, scale: Scale) -> Vec<f64> {
+        if self.unit == "B" { scale.linear_binary_ticks() } else { scale.linear_ticks(6) }
     }
 }
 
@@ -104,7 +102,7 @@ fn amounts(view: &PlotView, factors: &[&str], studied: &str, width: i32) -> Vec<
         let bar = |cell: &&PlainCell| Bar {
             level: shortened(cell.get(studied).unwrap_or(""), SMALL, LEVEL),
             rank: 0,
-            outcome: view.value(cell).map(Interval::exact).ok_or_else(|| view.obstacle(cell).unwrap_or("not run").to_string()),
+            outcome: view.value(cell).ok_or_else(|| view.obstacle(cell).unwrap_or("not run").to_string()),
         };
         Cluster { name: name_lines(&name, width), baseline: String::new(), bars: cells.iter().map(bar).collect() }
     };
@@ -149,7 +147,7 @@ fn ratios(view: &PlotView, factors: &[&str], width: i32) -> Vec<Cluster> {
     join_alike(&mut clusters);
     // Of many, what counts is their order, and colours would only confuse.
     if clusters.iter().any(|cluster| cluster.bars.len() > MANY) {
-        let effect = |bar: &Bar| bar.outcome.as_ref().map_or(f64::INFINITY, |ratio| ratio.estimate);
+        let effect = |bar: &Bar| *bar.outcome.as_ref().unwrap_or(&f64::INFINITY);
         for cluster in &mut clusters {
             cluster.bars.sort_by(|a, b| effect(a).total_cmp(&effect(b)));
             cluster.bars.iter_mut().for_each(|bar| bar.rank = 0);
@@ -161,7 +159,7 @@ fn ratios(view: &PlotView, factors: &[&str], width: i32) -> Vec<Cluster> {
 /// Levels whose bars are equal in every cluster are one bar, which names both.
 fn join_alike(clusters: &mut [Cluster]) {
     let figures = |level: &str| -> Vec<Option<String>> {
-        let of = |bar: &Bar| bar.outcome.as_ref().ok().filter(|ratio| ratio.is_exact()).map(|ratio| ratio.estimate.to_string());
+        let of = |bar: &Bar| bar.outcome.as_ref().ok().map(f64::to_string);
         clusters.iter().map(|cluster| of(cluster.bars.iter().find(|bar| bar.level == level)?)).collect()
     };
     let mut known: Vec<(String, Vec<Option<String>>)> = Vec::new();
@@ -188,9 +186,9 @@ fn join_alike(clusters: &mut [Cluster]) {
     }
 }
 
-fn outcome(view: &PlotView, cell: &PlainCell, baseline: &PlainCell) -> Result<Interval, String> {
+fn outcome(view: &PlotView, cell: &PlainCell, baseline: &PlainCell) -> Result<f64, String> {
     if let Some(ratio) = view.recorded.ratio(cell, view.metric) {
-        return Ok(ratio);
+        return Ok(ratio.estimate);
     }
     Err(match (view.value(cell), view.obstacle(cell), view.obstacle(baseline)) {
         (None, Some(why), _) => why.to_string(),
@@ -210,10 +208,10 @@ fn paint(view: &PlotView, clusters: &[Cluster], header: (String, String), length
     let level_width = labels.chain([text_width(&header.1, SMALL)]).max().unwrap_or(0);
     let level_width = if narrow { level_width.min(LEVELS) } else { level_width };
     let level_right = EDGE + level_width + if narrow { 0 } else { name_width };
-    let ratios = clusters.iter().flat_map(|c| c.bars.iter().filter_map(|bar| bar.outcome.as_ref().ok()));
+    let lengths_of_bars = clusters.iter().flat_map(|c| c.bars.iter().filter_map(|bar| bar.outcome.as_ref().ok().copied()));
     let least = if lengths.baseline.is_some() { 1.0 } else { f64::MIN_POSITIVE };
-    let longest = ratios.map(|r| r.high).filter(|high| high.is_finite()).fold(least, f64::max);
-    let scale = LinearScale { high: longest, from: level_right + 8, to: width - EDGE - FIGURES };
+    let longest = lengths_of_bars.filter(|length| length.is_finite()).fold(least, f64::max);
+    let scale = Scale::linear(0.0, longest, level_right + 8, width - EDGE - FIGURES);
     let top = view.head.bottom() + 40;
     let bottom = top + clusters.iter().map(|c| c.height(narrow) + GAP).sum::<i32>();
     let title = format!("{} {}", view.head.title, view.head.subtitle);
@@ -245,7 +243,7 @@ fn paint(view: &PlotView, clusters: &[Cluster], header: (String, String), length
         }
         // On white and last, since the reference line may run through them.
         for ((x, middle), text) in figures {
-            canvas.rectangle((x - 3, middle - 8), (x + text_width(&text, SMALL), middle + 8), WHITE, true);
+            canvas.rectangle((x - 3, middle - 8), (x + text_width(&text, SMALL), middle + 8), WHITE);
             canvas.text((x, middle), &text, SMALL, INK, Anchor::Start);
         }
         if let Some(baseline) = lengths.baseline {
@@ -256,7 +254,7 @@ fn paint(view: &PlotView, clusters: &[Cluster], header: (String, String), length
     })
 }
 
-fn draw_axis(canvas: &mut Canvas, scale: LinearScale, lengths: &Lengths, (top, bottom): (i32, i32)) {
+fn draw_axis(canvas: &mut Canvas, scale: Scale, lengths: &Lengths, (top, bottom): (i32, i32)) {
     let ticks: Vec<(i32, String)> =
         lengths.ticks(scale).into_iter().map(|value| (scale.at(value), tick(value, lengths.unit))).collect();
     let half = |label: &str| text_width(label, SMALL) / 2 + 3;
@@ -281,7 +279,7 @@ fn draw_cluster(
     cluster: &Cluster,
     top: i32,
     level_right: i32,
-    (scale, lengths): (LinearScale, &Lengths),
+    (scale, lengths): (Scale, &Lengths),
     narrow: bool,
 ) -> Vec<(Point, String)> {
     let mut y = top + STEP / 2;
@@ -289,7 +287,7 @@ fn draw_cluster(
     for (line, size, color) in lines.filter(|(line, ..)| !line.is_empty()) {
         // On a phone the axis runs through the names.
         if narrow {
-            canvas.rectangle((EDGE, y - size / 2 - 2), (EDGE + text_width(line, size) + 2, y + size / 2 + 2), WHITE, true);
+            canvas.rectangle((EDGE, y - size / 2 - 2), (EDGE + text_width(line, size) + 2, y + size / 2 + 2), WHITE);
         }
         canvas.text((EDGE, y), line, size, color, Anchor::Start);
         y += SMALL + 4;
@@ -303,26 +301,18 @@ fn draw_cluster(
     rows.collect()
 }
 
-fn draw_bar(canvas: &mut Canvas, bar: &Bar, middle: i32, scale: LinearScale, lengths: &Lengths) -> (Point, String) {
-    let effect = match &bar.outcome {
-        Ok(effect) => effect,
+fn draw_bar(canvas: &mut Canvas, bar: &Bar, middle: i32, scale: Scale, lengths: &Lengths) -> (Point, String) {
+    match &bar.outcome {
+        Ok(length) => {
+            let (look, end) = (look(bar.rank), scale.at(*length));
+            canvas.bar((scale.from, middle - BAR / 2), (end, middle + BAR / 2), look.color, look.hatch);
+            ((end + 6, middle), lengths.written(*length))
+        }
         Err(why) => {
             canvas.mark((scale.from + 12, middle), Marker::Cross, FAINT);
-            return ((scale.from + 24, middle), why.clone());
+            ((scale.from + 24, middle), why.clone())
         }
-    };
-    let (look, end) = (look(bar.rank), scale.at(effect.estimate));
-    canvas.bar((scale.from, middle - BAR / 2), (end, middle + BAR / 2), look.color, look.hatch);
-    let mut free = end;
-    if !effect.is_exact() {
-        let (low, high) = (scale.at(effect.low), scale.at(effect.high));
-        canvas.line((low, middle), (high, middle), INK, 2);
-        for x in [low, high] {
-            canvas.line((x, middle - 4), (x, middle + 4), INK, 2);
-        }
-        free = free.max(high);
     }
-    ((free + 6, middle), lengths.written(effect.estimate))
 }
 
 #[cfg(test)]
@@ -331,7 +321,7 @@ mod tests {
 
     #[test]
     fn levels_with_the_same_bars_are_one() {
-        let bar = |level: &str, value| Bar { level: level.into(), rank: 0, outcome: Ok(Interval::exact(value)) };
+        let bar = |level: &str, value| Bar { level: level.into(), rank: 0, outcome: Ok(value) };
         let cluster = |bars| Cluster { name: vec![], baseline: String::new(), bars };
         let mut clusters = [
             cluster(vec![bar("bf16", 0.5), bar("fp16", 0.5), bar("tf32", 0.5)]),

@@ -21,7 +21,7 @@ pub fn intervals(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
         let level = if level.parse::<f64>().is_ok() { format!("{own} = {level}") } else { level };
         // Who ran it stands in the axis's name.
         if own == BY && !of.is_empty() {
-            return if factors.contains(&"workers") { view.level_label("workers", &of) } else { of };
+            return of;
         }
         if of.is_empty() { level } else { format!("{of}: {level}") }
     };

@@ -2,12 +2,12 @@
 
 use super::{PlotView, distinct, grouped, levels};
 use anyhow::Result;
-use base::units::{Bytes, tick};
-use chart::Scale;
+use base::units::tick;
 use chart::{
-    Anchor, BAND, Canvas, EDGE, FAINT, GRID, INK, Look, Marker, NARROW, Point, SMALL, TEXT, look, picture, shortened, text_width,
+    Anchor, BAND, Canvas, EDGE, FAINT, GRID, INK, Look, Marker, NARROW, Point, SMALL, Scale, TEXT, look, picture, shortened,
+    text_width,
 };
-use record::protocol::{DEVICE_MEMORY, FigureStyle};
+use record::protocol::FigureStyle;
 
 const PLOT_HEIGHT: i32 = 380;
 /// Height of one of two panels, and what its titles and the room around it take.
@@ -117,8 +117,6 @@ fn collect(view: &PlotView, x: &str, factors: &[&str]) -> Vec<Series> {
 
 struct LineFrame {
     is_share: bool,
-    /// The memory that there is, in the figures' unit.
-    limit: Option<f64>,
     width: i32,
     left: i32,
     right: i32,
@@ -145,18 +143,18 @@ impl LineFrame {
     fn within(view: &PlotView, series: &[Series], (from, right): (i32, i32), (band, height): (i32, i32), lost: i32) -> LineFrame {
         let top = band + if lost > 0 { lost * BAND_ROW + 8 } else { 0 };
         let bottom = top + height;
-        let limit = limit(view);
         let is_share = is_share(view);
-        let y = if is_share {
-            Scale::of_shares(bottom, top)
+        let (y, y_ticks) = if is_share {
+            let y = Scale::linear(0.0, 1.04, bottom, top);
+            (y, (0..=5).map(|fifths| (y.at(f64::from(fifths) / 5.0), format!("{} %", fifths * 20))).collect())
         } else {
-            Scale::over(series.iter().flat_map(|s| s.points.iter().map(|p| p.1)).chain(limit), 1.2, bottom, top)
+            let y = Scale::over(series.iter().flat_map(|s| s.points.iter().map(|p| p.1)), 1.2, bottom, top);
+            (y, y.ticks(view.metric.unit))
         };
-        let y_ticks = y.ticks(view.metric.unit);
         let left = from + 12 + y_ticks.iter().map(|(_, label)| text_width(label, SMALL)).max().unwrap_or(0);
         let xs = series.iter().flat_map(|s| s.points.iter().map(|p| p.0).chain(s.out_of_memory.iter().copied()));
         let x = Scale::over(xs, 1.5, left, right);
-        LineFrame { is_share, limit, width: view.head.width, left, right, band, top, bottom, x, y, y_ticks }
+        LineFrame { is_share, width: view.head.width, left, right, band, top, bottom, x, y, y_ticks }
     }
 
     fn y_title(&self, view: &PlotView) -> String {
@@ -218,11 +216,6 @@ impl LineFrame {
                 free = at + half;
             }
         }
-        if let Some(limit) = self.limit {
-            let y = self.y.at(limit);
-            canvas.path(&[(self.left, y), (self.right, y)], INK, 2, &[5, 3]);
-            canvas.text((self.left + 6, y - 10), &format!("limit {}", tick(limit, "B")), SMALL, INK, Anchor::Start);
-        }
         canvas.line((self.left, self.bottom), (self.right, self.bottom), FAINT, 1);
         canvas.line((self.left, self.top), (self.left, self.bottom), FAINT, 1);
         let is_whole = self.right - self.left > self.width / 2 || self.is_narrow();
@@ -235,7 +228,7 @@ impl LineFrame {
     /// Crosses above the axis, a row for each line that ran out of memory.
     fn draw_lost(&self, canvas: &mut Canvas, series: &[Series]) {
         if self.top > self.band {
-            canvas.rectangle((self.left, self.band), (self.right, self.top - 4), BAND, true);
+            canvas.rectangle((self.left, self.band), (self.right, self.top - 4), BAND);
         }
         for (row, s) in series.iter().filter(|s| !s.out_of_memory.is_empty()).enumerate() {
             let y = self.band + 2 + BAND_ROW / 2 + row as i32 * BAND_ROW;
@@ -287,14 +280,6 @@ fn draw_legend(canvas: &mut Canvas, (top, width): (i32, i32), heading: &str, ser
         canvas.mark((EDGE + 14, y + LABEL_STEP), Marker::Cross, FAINT);
         canvas.text((EDGE + 36, y + LABEL_STEP), "out of memory", TEXT, INK, Anchor::Start);
     }
-}
-
-/// The memory that all cells were limited to, where the figures are bytes.
-fn limit(view: &PlotView) -> Option<f64> {
-    let level = view.cells.first()?.get(DEVICE_MEMORY)?;
-    let is_one = view.metric.unit == "B" && view.cells.iter().all(|cell| cell.get(DEVICE_MEMORY) == Some(level));
-    let Bytes(bytes) = level.parse().ok().filter(|_| is_one)?;
-    Some(bytes as f64)
 }
 
 /// Positions at least [`LABEL_STEP`] apart, in order, near those wished for; they leave the range only where it is too small.
