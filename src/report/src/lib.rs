@@ -334,10 +334,7 @@ fn templates() -> Result<Environment<'static>> {
         written.map_err(minijinja::Error::from)
     });
     templates.add_filter("attribute", |text: String| Value::from_safe_string(markup::attribute(&text)));
-    templates.add_filter("capitalised", |text: String| {
-        let mut letters = text.chars();
-        letters.next().map_or(String::new(), |first| first.to_uppercase().collect::<String>() + letters.as_str())
-    });
+    templates.add_filter("capitalised", |text: String| prose::capitalised(&text));
     for (name, text) in [
         ("parts", include_str!("parts.md.j2")),
         ("front", include_str!("front.md.j2")),

@@ -103,7 +103,7 @@ fn obstacles(recorded: &Recorded, cells: &[PlainCell]) -> Vec<String> {
     let said = groups.into_iter().map(|((pass, status, reason), of_group)| {
         let why = if reason.is_empty() { String::new() } else { format!(" ({})", reason.trim_end_matches('.')) };
         let which = if of_group.len() == cells.len() { "all configurations".to_string() } else { named(&of_group) };
-        format!("{}: {}{why}: {which}.", what(pass), prose::status(status))
+        format!("{}: {}{why}: {which}.", prose::capitalised(&pass.to_string()), prose::status(status))
     });
     let mut notes: Vec<String> = said.collect();
     if !awaited.is_empty() {
@@ -114,14 +114,6 @@ fn obstacles(recorded: &Recorded, cells: &[PlainCell]) -> Vec<String> {
         ));
     }
     notes
-}
-
-fn what(pass: Pass) -> &'static str {
-    match pass {
-        Pass::Check => "Check",
-        Pass::Memory => "Memory",
-        Pass::Time => "Time",
-    }
 }
 
 fn named(cells: &[&PlainCell]) -> String {

@@ -248,6 +248,12 @@ fn carriers(judged_on: &[Platform]) -> String {
     }
 }
 
+/// A text with a capital letter first.
+pub fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().collect::<String>() + letters.as_str())
+}
+
 /// A whole number, in groups of three digits.
 pub fn digits(number: u64) -> String {
     let digits = number.to_string();

@@ -3,7 +3,7 @@
 use crate::protocol::{PlainCell, fixed_by};
 use crate::rules::{Evidence, Outcome, Verdict, combine_outcomes};
 use base::order::grouped;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Where a claim holds.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -44,23 +44,16 @@ fn both(a: Outcome, b: Outcome) -> Outcome {
 /// that a part's own selection does not fix. Parts that ask the same of different cells are about different settings, and what they fix tells them
 /// apart.
 fn settings(parts: &[&Evidence]) -> Vec<Setting> {
-    let mut settings: Vec<Setting> = Vec::new();
-    let mut places: BTreeMap<PlainCell, usize> = BTreeMap::new();
+    let mut found: Vec<(PlainCell, Outcome)> = Vec::new();
     for part in parts {
         let dropped = dropped(part, parts);
-        for comparison in &part.comparisons {
-            let levels = comparison.cell.levels().iter().filter(|(factor, _)| !dropped.contains(&factor.as_str()));
-            let cell = PlainCell::new(levels.cloned().collect());
-            match places.get(&cell) {
-                Some(place) => settings[*place].outcome = both(settings[*place].outcome, comparison.outcome),
-                None => {
-                    places.insert(cell.clone(), settings.len());
-                    settings.push(Setting { cell, outcome: comparison.outcome });
-                }
-            }
-        }
+        let is_kept = |(factor, _): &&(String, String)| !dropped.contains(&factor.as_str());
+        let setting = |cell: &PlainCell| PlainCell::new(cell.levels().iter().filter(is_kept).cloned().collect());
+        found.extend(part.comparisons.iter().map(|comparison| (setting(&comparison.cell), comparison.outcome)));
     }
-    settings
+    let together =
+        |(cell, outcomes): (PlainCell, Vec<Outcome>)| Some(Setting { cell, outcome: outcomes.into_iter().reduce(both)? });
+    grouped(found).into_iter().filter_map(together).collect()
 }
 
 /// The factors that a part's selection fixes, without those by which it is another case than a part that asks the same.

@@ -41,13 +41,10 @@ impl RuleKind for ExponentRule {
         for mut points in lines.into_values() {
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
             if let [.., before, last] = &points[..] {
-                let effect = Interval::exact(local_exponent((before.0, last.0), (before.1, last.1)));
+                let exponent = local_exponent((before.0, last.0), (before.1, last.1));
                 // A figure of 0 has no growth.
-                if !effect.estimate.is_finite() {
-                    evidence.missing.push(last.2.clone());
-                    continue;
-                }
-                evidence.compare(last.2.clone(), Some(before.2.clone()), effect, 1, (self.confirm, self.refute));
+                let found = exponent.is_finite().then(|| (Interval::exact(exponent), 1));
+                evidence.compare(last.2.clone(), Some(before.2.clone()), found, (self.confirm, self.refute));
             }
         }
     }

@@ -56,7 +56,7 @@ impl RuleKind for FrequencyRule {
         let levels = holm_levels(&found.iter().map(p_value).collect::<Vec<_>>(), ALPHA);
         for ((cell, baseline, own, theirs), level) in found.into_iter().zip(levels) {
             let (effect, _) = share_ratio(own, theirs, level, 1.0);
-            evidence.compare(cell, Some(baseline), effect, own.1 as usize, (self.confirm, self.refute));
+            evidence.compare(cell, Some(baseline), Some((effect, own.1 as usize)), (self.confirm, self.refute));
         }
     }
 

@@ -94,13 +94,10 @@ kinds! {
     Trend: TrendRule, FalseAlarms: FalseAlarmsRule
 }
 
-/// What a rule is about.
+/// What a rule is about; [`RuleKind`] says what each is.
 pub struct RuleSubject<'a> {
-    /// The cells that are judged, as a selection.
     of: &'a str,
-    /// The metrics that the rule reads, the one that it is about first.
     metrics: Vec<&'a str>,
-    /// What confirms and what refutes, where it is a bound of each comparison.
     bounds: Option<(Bound, Bound)>,
 }
 

@@ -103,15 +103,15 @@ impl Evidence {
         }
     }
 
-    /// Adds an effect that two thresholds judge.
+    /// Adds an effect, with the rounds behind it, that two thresholds judge; or a cell that has none.
     pub(super) fn compare(
         &mut self,
         cell: PlainCell,
         baseline: Option<PlainCell>,
-        effect: Interval,
-        rounds: usize,
+        found: Option<(Interval, usize)>,
         (confirm, refute): (Bound, Bound),
     ) {
+        let Some((effect, rounds)) = found else { return self.missing.push(cell) };
         let outcome = classify(effect, confirm, refute);
         self.comparisons.push(Comparison { cell, baseline, effect, rounds, outcome });
     }

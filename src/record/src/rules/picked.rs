@@ -77,7 +77,7 @@ impl RuleKind for PickedRule {
             let picked = (self.pick.of(&candidates, samples, name), Pick::Highest.of(&references, samples, name));
             let (Some(cell), Some(best)) = picked else { continue };
             let pairs = (candidates.len() * references.len()) as f64;
-            let effect = match metric.pass {
+            let found = match metric.pass {
                 // A cell that is itself the best is level with it.
                 _ if cell == best => Some((Interval::exact(1.0), 1)),
                 Pass::Time => {
@@ -87,12 +87,7 @@ impl RuleKind for PickedRule {
                 }
                 _ => samples.ratio(cell, best, metric, ALPHA).map(|effect| (effect, 1)),
             };
-            match effect {
-                Some((effect, rounds)) => {
-                    evidence.compare(cell.clone(), Some(best.clone()), effect, rounds, (self.confirm, self.refute));
-                }
-                None => evidence.missing.push(cell.clone()),
-            }
+            evidence.compare(cell.clone(), Some(best.clone()), found, (self.confirm, self.refute));
         }
     }
 

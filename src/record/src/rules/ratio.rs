@@ -52,10 +52,7 @@ impl RuleKind for RatioRule {
             _ => pairs.iter().map(|(cell, baseline)| Some((samples.ratio(cell, baseline, metric, ALPHA)?, 1))).collect(),
         };
         for ((cell, baseline), found) in pairs.into_iter().zip(found) {
-            match found {
-                Some((effect, rounds)) => evidence.compare(cell, Some(baseline), effect, rounds, (confirm, refute)),
-                None => evidence.missing.push(cell),
-            }
+            evidence.compare(cell, Some(baseline), found, (confirm, refute));
         }
     }
 

@@ -65,13 +65,9 @@ impl RuleKind for TrendRule {
             _ => rounds.iter().map(|rounds| rounds.first().map(|r| (Interval::exact(*r), 1))).collect(),
         };
         for ((cell, _), found) in series.into_iter().zip(found) {
-            match found {
-                Some((Interval { estimate, low, high }, rounds)) => {
-                    let effect = Interval { estimate, low: low.max(-1.0), high: high.min(1.0) };
-                    evidence.compare(cell, None, effect, rounds, (self.confirm, self.refute));
-                }
-                None => evidence.missing.push(cell),
-            }
+            let within = |found: Interval| Interval { low: found.low.max(-1.0), high: found.high.min(1.0), ..found };
+            let found = found.map(|(correlation, rounds)| (within(correlation), rounds));
+            evidence.compare(cell, None, found, (self.confirm, self.refute));
         }
     }
 

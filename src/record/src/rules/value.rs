@@ -34,10 +34,7 @@ impl RuleKind for ValueRule {
             _ => cells.iter().map(|cell| Some((Interval::exact(samples.value(cell, name)?), 1))).collect(),
         };
         for (cell, found) in cells.into_iter().zip(found) {
-            match found {
-                Some((effect, rounds)) => evidence.compare(cell, None, effect, rounds, (confirm, refute)),
-                None => evidence.missing.push(cell),
-            }
+            evidence.compare(cell, None, found, (confirm, refute));
         }
     }
 
