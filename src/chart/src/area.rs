@@ -136,8 +136,7 @@ pub fn areas(chart: &Areas) -> Result<(String, Vec<AreaPlot>)> {
     }
     let note = wrapped(&chart.note, SMALL, head.width - 2 * EDGE);
     let height = bottom + note.len() as i32 * LINE + 8;
-    let drawn = picture((head.width, height), &head.spoken(), |canvas| {
-        head.draw(canvas);
+    let drawn = picture(head, height, |canvas| {
         for (layer, x, row) in legend {
             let y = head.bottom() + 8 + row * LEGEND_ROW;
             canvas.rectangle((x, y - 6), (x + 14, y + 6), color(layer));

@@ -32,8 +32,7 @@ pub fn bars(head: &Head, bars: &[Bar], room: Option<u64>) -> Result<String> {
     let at = |bytes: u64| scale.at(bytes as f64 / unit);
     let top = head.bottom() + 6;
     let bottom = top + LINE * i32::try_from(bars.len())?;
-    picture((head.width, bottom + 34), &head.spoken(), |canvas| {
-        head.draw(canvas);
+    picture(head, bottom + 34, |canvas| {
         for value in scale.linear_ticks(6) {
             let x = scale.at(value);
             canvas.line((x, top), (x, bottom), GRID, 1);

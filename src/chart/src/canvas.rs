@@ -1,5 +1,6 @@
 //! Drawing in pixels onto an SVG: lines with dashes, marks, hatched bars, and text whose width can be foreseen.
 
+use super::Head;
 use anyhow::{Context, Result, anyhow};
 use plotters::prelude::{DrawingBackend, RGBColor, SVGBackend, TextStyle};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -265,12 +266,16 @@ impl Canvas<'_> {
     }
 }
 
-/// Draws a picture of a size in pixels on white; `title` is what a screen reader says.
-pub fn picture(size: (i32, i32), title: &str, draw: impl FnOnce(&mut Canvas)) -> Result<String> {
+/// Draws a picture below its head, on white, so many pixels high.
+pub fn picture(head: &Head, height: i32, draw: impl FnOnce(&mut Canvas)) -> Result<String> {
+    let size = (head.width, height);
+    // What a screen reader says.
+    let title = format!("{} {}", head.title, head.subtitle);
     let mut svg = String::new();
     let backend = SVGBackend::with_string(&mut svg, ((size.0 * FINE) as u32, (size.1 * FINE) as u32));
     let mut canvas = Canvas { backend, failure: None };
     canvas.rectangle((0, 0), size, WHITE);
+    head.draw(&mut canvas);
     draw(&mut canvas);
     let result = canvas.backend.present();
     canvas.note(result);
@@ -281,7 +286,7 @@ pub fn picture(size: (i32, i32), title: &str, draw: impl FnOnce(&mut Canvas)) ->
     }
     let drawn = svg.find(">\n").map(|end| &svg[end + 2..]).with_context(|| format!("drawing '{title}': no picture came out"))?;
     let escaped = title.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    let ((width, height), (fine_width, fine_height)) = (size, fine(size));
+    let (width, (fine_width, fine_height)) = (head.width, fine(size));
     Ok(format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {fine_width} {fine_height}\" \
          role=\"img\">\n<title>{escaped}</title>\n<style>{DARK}</style>\n{drawn}"

@@ -36,11 +36,6 @@ impl Head {
         Head { title: title.trim_end_matches('.').to_string(), subtitle: subtitle.to_string(), width }
     }
 
-    /// What a screen reader says.
-    pub fn spoken(&self) -> String {
-        format!("{} {}", self.title, self.subtitle)
-    }
-
     fn title_lines(&self) -> Vec<String> {
         wrapped(&self.title, TITLE, self.width - 2 * EDGE)
     }
@@ -54,7 +49,7 @@ impl Head {
         EDGE + self.title_lines().len() as i32 * (TITLE + 5) + self.subtitle_lines().len() as i32 * (SMALL + 4) + 10
     }
 
-    pub fn draw(&self, canvas: &mut Canvas) {
+    fn draw(&self, canvas: &mut Canvas) {
         let mut y = EDGE + TITLE / 2;
         for line in self.title_lines() {
             canvas.bold((EDGE, y), &line, TITLE, INK, Anchor::Start);

@@ -59,8 +59,7 @@ pub fn ranges(chart: &Ranges) -> Result<String> {
     let top = head.bottom() + 26 + legend.last().map_or(0, |(_, row)| row + 1) * LEGEND_ROW;
     let heights: Vec<i32> = chart.rows.iter().map(|row| row_height(row, narrow)).collect();
     let bottom = top + heights.iter().sum::<i32>();
-    picture((head.width, bottom + 42), &head.spoken(), |canvas| {
-        head.draw(canvas);
+    picture(head, bottom + 42, |canvas| {
         for (n, ((x, row), name)) in legend.iter().zip(series).enumerate() {
             let (y, look) = (head.bottom() + 8 + row * LEGEND_ROW, look(n));
             canvas.mark((x + 6, y), look.mark, look.color);

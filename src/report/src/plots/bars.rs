@@ -214,10 +214,8 @@ fn paint(view: &PlotView, clusters: &[Cluster], header: (String, String), length
     let scale = Scale::linear(0.0, longest, level_right + 8, width - EDGE - FIGURES);
     let top = view.head.bottom() + 40;
     let bottom = top + clusters.iter().map(|c| c.height(narrow) + GAP).sum::<i32>();
-    let title = format!("{} {}", view.head.title, view.head.subtitle);
     let axis = wrapped(lengths.title, TEXT, width - 2 * EDGE);
-    picture((width, bottom + 36 + axis.len() as i32 * (TEXT + 5)), &title, |canvas| {
-        view.head.draw(canvas);
+    picture(&view.head, bottom + 36 + axis.len() as i32 * (TEXT + 5), |canvas| {
         if !narrow {
             canvas.text((EDGE, top - 14), &header.0, SMALL, FAINT, Anchor::Start);
             canvas.text((level_right, top - 14), &header.1, SMALL, FAINT, Anchor::End);

@@ -20,6 +20,7 @@ const BAND_ROW: i32 = 18;
 const LABEL_STEP: i32 = 20;
 /// Widest that the names of lines may be.
 const LABELS: i32 = 270;
+const OUT_OF_MEMORY: &str = "out of memory";
 
 struct Series {
     label: String,
@@ -77,18 +78,11 @@ fn panels(view: &PlotView, x: &str, (factor, split): (&str, &[String]), rest: &[
     let named = labels.iter().filter_map(|label| drawn.iter().flatten().find(|line| line.label == *label));
     let named: Vec<&Series> = named.collect();
     let height = below + (named.len() as i32 + 2) * LABEL_STEP;
-    picture((width, height), &view.head.spoken(), |canvas| {
-        view.head.draw(canvas);
+    picture(&view.head, height, |canvas| {
         for ((frame, series), level) in frames.iter().zip(&drawn).zip(split) {
-            let (name, label) = (format!("{factor} = {level}"), frame.y_title(view));
+            let name = format!("{factor} = {level}");
             canvas.bold((frame.left, frame.band - 14 - LABEL_STEP), &name, TEXT, INK, Anchor::Start);
-            canvas.text(
-                (frame.left, frame.band - 14),
-                &shortened(&label, TEXT, frame.right - frame.left),
-                TEXT,
-                INK,
-                Anchor::Start,
-            );
+            frame.draw_y_title(canvas, view, frame.left);
             frame.draw_axes(canvas, &view.factor_title(x), series);
             frame.draw_lines(canvas, series);
         }
@@ -116,7 +110,6 @@ fn collect(view: &PlotView, x: &str, factors: &[&str]) -> Vec<Series> {
 }
 
 struct LineFrame {
-    is_share: bool,
     width: i32,
     left: i32,
     right: i32,
@@ -133,7 +126,7 @@ impl LineFrame {
     fn new(view: &PlotView, series: &[Series]) -> LineFrame {
         let band = view.head.bottom() + TEXT + 16;
         let lost = series.iter().filter(|s| !s.out_of_memory.is_empty()).count() as i32;
-        let labels = series.iter().map(|s| text_width(&s.label, TEXT)).chain((lost > 0).then(|| text_width("out of memory", TEXT)));
+        let labels = series.iter().map(|s| text_width(&s.label, TEXT)).chain((lost > 0).then(|| text_width(OUT_OF_MEMORY, TEXT)));
         let (width, narrow) = (view.head.width, view.head.width <= NARROW);
         let right = if narrow { width - EDGE } else { width - EDGE - 52 - labels.max().unwrap_or(0) };
         LineFrame::within(view, series, (EDGE, right), (band, PLOT_HEIGHT), lost)
@@ -143,8 +136,7 @@ impl LineFrame {
     fn within(view: &PlotView, series: &[Series], (from, right): (i32, i32), (band, height): (i32, i32), lost: i32) -> LineFrame {
         let top = band + if lost > 0 { lost * BAND_ROW + 8 } else { 0 };
         let bottom = top + height;
-        let is_share = is_share(view);
-        let (y, y_ticks) = if is_share {
+        let (y, y_ticks) = if is_share(view) {
             let y = Scale::linear(0.0, 1.04, bottom, top);
             (y, (0..=5).map(|fifths| (y.at(f64::from(fifths) / 5.0), format!("{} %", fifths * 20))).collect())
         } else {
@@ -154,25 +146,19 @@ impl LineFrame {
         let left = from + 12 + y_ticks.iter().map(|(_, label)| text_width(label, SMALL)).max().unwrap_or(0);
         let xs = series.iter().flat_map(|s| s.points.iter().map(|p| p.0).chain(s.out_of_memory.iter().copied()));
         let x = Scale::over(xs, 1.5, left, right);
-        LineFrame { is_share, width: view.head.width, left, right, band, top, bottom, x, y, y_ticks }
+        LineFrame { width: view.head.width, left, right, band, top, bottom, x, y, y_ticks }
     }
 
-    fn y_title(&self, view: &PlotView) -> String {
-        if self.is_share { view.label() } else { format!("{} (logarithmic)", view.label()) }
+    fn draw_y_title(&self, canvas: &mut Canvas, view: &PlotView, start: i32) {
+        let title = if is_share(view) { view.label() } else { format!("{} (logarithmic)", view.label()) };
+        canvas.text((start, self.band - 14), &shortened(&title, TEXT, self.right - start), TEXT, INK, Anchor::Start);
     }
 
     fn draw(&self, view: &PlotView, x: &str, factors: &[&str], series: &[Series]) -> Result<String> {
         let legend = if self.is_narrow() { (series.len() as i32 + 2) * LABEL_STEP } else { 0 };
-        picture((self.width, self.bottom + 60 + legend), &view.head.spoken(), |canvas| {
-            view.head.draw(canvas);
+        picture(&view.head, self.bottom + 60 + legend, |canvas| {
             let start = if self.is_narrow() { EDGE } else { self.left };
-            canvas.text(
-                (start, self.band - 14),
-                &shortened(&self.y_title(view), TEXT, self.right - start),
-                TEXT,
-                INK,
-                Anchor::Start,
-            );
+            self.draw_y_title(canvas, view, start);
             self.draw_axes(canvas, &view.factor_title(x), series);
             self.draw_lines(canvas, series);
             self.draw_lost(canvas, series);
@@ -254,14 +240,10 @@ impl LineFrame {
         let start = (x + 36).min(self.width - EDGE - text_width(heading, SMALL));
         canvas.text((start, self.band - 14), heading, SMALL, FAINT, Anchor::Start);
         for (s, y) in order.iter().zip(heights) {
-            canvas.path(&[(x, y), (x + 28, y)], s.look.color, 2, s.look.dash);
-            canvas.mark((x + 14, y), s.look.mark, s.look.color);
-            canvas.text((x + 36, y), &s.label, TEXT, INK, Anchor::Start);
+            draw_key(canvas, (x, y), Some(s.look), &s.label);
         }
         if lost {
-            let y = (self.band + self.top) / 2 - 2;
-            canvas.mark((x + 14, y), Marker::Cross, FAINT);
-            canvas.text((x + 36, y), "out of memory", TEXT, INK, Anchor::Start);
+            draw_key(canvas, (x, (self.band + self.top) / 2 - 2), None, OUT_OF_MEMORY);
         }
     }
 }
@@ -272,14 +254,23 @@ fn draw_legend(canvas: &mut Canvas, (top, width): (i32, i32), heading: &str, ser
     canvas.text((EDGE, y), &shortened(heading, SMALL, width - 2 * EDGE), SMALL, FAINT, Anchor::Start);
     for s in series.iter().filter(|s| !s.label.is_empty()) {
         y += LABEL_STEP;
-        canvas.path(&[(EDGE, y), (EDGE + 28, y)], s.look.color, 2, s.look.dash);
-        canvas.mark((EDGE + 14, y), s.look.mark, s.look.color);
-        canvas.text((EDGE + 36, y), &shortened(&s.label, TEXT, width - 2 * EDGE - 36), TEXT, INK, Anchor::Start);
+        draw_key(canvas, (EDGE, y), Some(s.look), &shortened(&s.label, TEXT, width - 2 * EDGE - 36));
     }
     if lost {
-        canvas.mark((EDGE + 14, y + LABEL_STEP), Marker::Cross, FAINT);
-        canvas.text((EDGE + 36, y + LABEL_STEP), "out of memory", TEXT, INK, Anchor::Start);
+        draw_key(canvas, (EDGE, y + LABEL_STEP), None, OUT_OF_MEMORY);
     }
+}
+
+/// A line's look with its name; without one it is the cross of what ran out of memory.
+fn draw_key(canvas: &mut Canvas, (x, y): Point, look: Option<Look>, name: &str) {
+    match look {
+        Some(look) => {
+            canvas.path(&[(x, y), (x + 28, y)], look.color, 2, look.dash);
+            canvas.mark((x + 14, y), look.mark, look.color);
+        }
+        None => canvas.mark((x + 14, y), Marker::Cross, FAINT),
+    }
+    canvas.text((x + 36, y), name, TEXT, INK, Anchor::Start);
 }
 
 /// Positions at least [`LABEL_STEP`] apart, in order, near those wished for; they leave the range only where it is too small.
