@@ -88,10 +88,8 @@ pub fn published_sections(of_experiment: &[Recorded]) -> Vec<Value> {
         let found: Vec<(&Recorded, &Reproduction)> = found.filter(|(_, found)| found.of.id == published.id).collect();
         let said = |is_own: bool| {
             let compared = found.iter().filter(|(_, found)| found.carries && found.verdict != Verdict::NotMeasured);
-            let each = compared.filter(|(run, _)| run.is_own == is_own).map(|(run, found)| {
-                let effect = prose::effect_of_all(&run.protocol, &found.evidence);
-                format!("{}, {}: {effect}", prose::standing(found, Against::Published), prose::whose(found.platform, &run.machine))
-            });
+            let each = compared.filter(|(run, _)| run.is_own == is_own);
+            let each = each.map(|(run, found)| standing(found, Against::Published, run));
             each.collect::<Vec<_>>().join("; ")
         };
         let ours = Some(said(false)).filter(|ours| !ours.is_empty());
@@ -108,6 +106,12 @@ pub fn published_sections(of_experiment: &[Recorded]) -> Vec<Value> {
         }
     };
     published_of(of_experiment).into_iter().map(section).collect()
+}
+
+/// What became of it on a machine, and by what effect.
+pub fn standing<T>(judged: &Judged<T>, against: Against, run: &Recorded) -> String {
+    let effect = prose::effect_of_all(&run.protocol, &judged.evidence);
+    format!("{}, {}: {effect}", prose::standing(judged, against), prose::whose(judged.platform, &run.machine))
 }
 
 fn finding<T>(run: &Recorded, found: &Judged<T>, against: Against, meaning: String) -> Value {

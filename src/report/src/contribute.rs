@@ -2,7 +2,6 @@
 
 use super::check::check;
 use super::diff::diff;
-use super::prose;
 use super::recorded::{Recorded, read_machine};
 use anyhow::{Context, Result, ensure};
 use record::protocol::Platform;
@@ -63,7 +62,7 @@ fn machines_in(folder: &Path, depth: usize) -> Vec<PathBuf> {
 fn describe(text: &mut String, machine: &Path, runs: &[Recorded], results: &Path) -> Result<()> {
     let first = &runs[0];
     let identity = &first.manifest.identity;
-    writeln!(text, "# Results of {}\n", prose::whose(first.platform(), &first.machine))?;
+    writeln!(text, "# Results of {}\n", first.whose())?;
     for (what, value) in &identity.hardware {
         writeln!(text, "- {what}: {value}")?;
     }

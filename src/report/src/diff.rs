@@ -18,9 +18,8 @@ pub fn diff(a: &Path, b: &Path) -> Result<String> {
         a.iter().filter_map(|run| Some((run, b.iter().find(|other| other.protocol.name == run.protocol.name)?))).collect();
     ensure!(!pairs.is_empty(), "the two folders have no experiment in common");
     let mut text = String::new();
-    let machine = |run: &Recorded| prose::whose(run.platform(), &run.machine);
     let (first, second) = pairs[0];
-    writeln!(text, "A: {}\nB: {}\n", machine(first), machine(second))?;
+    writeln!(text, "A: {}\nB: {}\n", first.whose(), second.whose())?;
     let mut same = 0;
     let (mut verdicts, mut incomplete) = (String::new(), String::new());
     for (a, b) in &pairs {

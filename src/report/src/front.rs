@@ -44,7 +44,7 @@ pub fn front(findings: &Findings, pages: &[Page]) -> Value {
     context! {
         lead => lead(&findings.machines),
         // The head of the column of the user's own results.
-        yours => own.map(|own| format!("yours: {}", prose::whose(own.platform(), &own.machine))),
+        yours => own.map(|own| format!("yours: {}", own.whose())),
         techniques => techniques().map(line).collect::<Vec<_>>(),
         guides => guides(findings),
         unknown => unknown.collect::<Vec<_>>(),
@@ -56,7 +56,7 @@ pub fn front(findings: &Findings, pages: &[Page]) -> Value {
 fn lead(machines: &[&Recorded]) -> String {
     let named = |wanted: &dyn Fn(&Recorded) -> bool| -> Vec<String> {
         let own = machines.iter().filter(|machine| wanted(machine));
-        own.map(|machine| prose::whose(machine.platform(), &machine.machine)).collect()
+        own.map(|machine| machine.whose()).collect()
     };
     let predicted = named(&|machine| machine.is_prediction() && !machine.is_own);
     let (measured, own) = (named(&|machine| !machine.is_prediction() && !machine.is_own), named(&|machine| machine.is_own));

@@ -37,14 +37,8 @@ pub fn sentences(findings: &Findings) -> Vec<Value> {
             }
         }
         if verdicts.is_empty() {
-            verdicts.push(
-                if claims.is_empty() {
-                    "– not put to the test: it would endanger the machine"
-                } else {
-                    "– not known yet: needs a GPU"
-                }
-                .to_string(),
-            );
+            let untested = "– not put to the test: it would endanger the machine";
+            verdicts.push(if claims.is_empty() { untested } else { "– not known yet: needs a GPU" }.to_string());
         }
         pages.dedup_by(|a, b| a.as_str() == b.as_str());
         Some(context! { guide, says, verdicts, pages })

@@ -31,7 +31,7 @@ pub fn claims(findings: &Findings) -> (Vec<String>, Vec<Value>) {
             }
         }
     }
-    (findings.machines.iter().map(|machine| prose::whose(machine.platform(), &machine.machine)).collect(), rows)
+    (findings.machines.iter().map(|machine| machine.whose()).collect(), rows)
 }
 
 /// Each way in which a machine was set up, with the experiments that were run so: rows of a table.
@@ -99,7 +99,7 @@ pub fn summary(recorded: &[Recorded], machine: &Recorded) -> String {
     let checks = if checks.is_empty() { String::new() } else { format!("; self-checks: {hold} of {} hold", checks.len()) };
     format!(
         "{}: {of}{}: {}{}{checks}",
-        prose::whose(machine.platform(), &machine.machine),
+        machine.whose(),
         counted(claims.len(), "claim"),
         said.join(", "),
         published_summary(recorded, machine)

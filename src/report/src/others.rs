@@ -1,9 +1,9 @@
 //! What documents that many people read advise, beside what was found here.
 
+use super::claims::standing;
 use super::findings::Findings;
 use super::markup::Markdown;
-use super::prose::{self, Against};
-use super::recorded::Recorded;
+use super::prose::Against;
 use minijinja::context;
 use minijinja::value::{Serde, Value};
 use record::judge::{Judged, Verdict};
@@ -110,9 +110,4 @@ fn row(findings: &Findings, line: &'static str) -> Option<(Agreement, Value)> {
 
 fn is_known<T>(judged: &Judged<T>) -> bool {
     judged.carries && judged.verdict != Verdict::NotMeasured
-}
-
-fn standing<T>(judged: &Judged<T>, against: Against, run: &Recorded) -> String {
-    let effect = prose::effect_of_all(&run.protocol, &judged.evidence);
-    format!("{}, {}: {effect}", prose::standing(judged, against), prose::whose(judged.platform, &run.machine))
 }

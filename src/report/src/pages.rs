@@ -138,7 +138,7 @@ fn pivot(run: &Recorded, metric: &Metric, studied: &str, cells: &[&PlainCell]) -
         .map(|(n, key)| key.iter().cloned().chain(merged.iter().map(|(figures, _)| figures[n].clone())).collect())
         .collect();
     let rows = alike_joined(rows, others.len());
-    let (whose, what) = (prose::whose(run.platform(), &run.machine), prose::label(metric, run.is_prediction()));
+    let (whose, what) = (run.whose(), prose::label(metric, run.is_prediction()));
     let mut head: Vec<String> = others.iter().map(|name| (*name).to_string()).collect();
     head.extend(merged.iter().map(|(_, levels)| format!("{studied} = {}", levels.join(" = "))));
     Some(context! {
@@ -189,7 +189,7 @@ fn factors(runs: &[Recorded]) -> Vec<Value> {
 
 fn measured(run: &Recorded) -> Value {
     context! {
-        machine => prose::whose(run.platform(), &run.machine),
+        machine => run.whose(),
         taken => if run.is_prediction() { "Predicted" } else { "Measured" },
         profile => run.manifest.profile.to_string(),
         command => run.manifest.commands.iter().map(|command| invocation(&command.argv)).collect::<Vec<_>>().join("; then "),

@@ -1,5 +1,6 @@
 //! One experiment on one machine, as read from its results folder, with what the report asks of it.
 
+use super::prose;
 use anyhow::{Context, Result, bail, ensure};
 use base::stats::Interval;
 use record::judge::{Judgement, Reproduction, RunContext, judge, reproduce};
@@ -63,6 +64,11 @@ impl Recorded {
             fastest: None,
             planned,
         })
+    }
+
+    /// The machine as pages name it.
+    pub fn whose(&self) -> String {
+        prose::whose(self.platform(), &self.machine)
     }
 
     pub fn platform(&self) -> Platform {

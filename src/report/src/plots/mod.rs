@@ -57,7 +57,7 @@ pub fn draw(recorded: &Recorded, plot: &PlainPlot, title: Option<&str>) -> Resul
         let areas = area::AreaDesign::of(plot);
         let finding = || areas.as_ref().and_then(|design| area::finding(&view, design));
         if let Some(title) = title.map(str::to_string).or_else(finding) {
-            view.head = Head::new(&title, &format!("{} {}", full_stop(&plot.caption), whose(recorded)), width);
+            view.head = Head::new(&title, &format!("{} {}", full_stop(&plot.caption), recorded.whose()), width);
         }
         if let Some(svg) = intervals::signed(&view)? {
             return Ok(Some(svg));
@@ -75,7 +75,7 @@ pub fn draw(recorded: &Recorded, plot: &PlainPlot, title: Option<&str>) -> Resul
         }
     };
     let name = format!("{}-{}-{}", slug(&recorded.protocol.name), slug(&plot.name), slug(&recorded.machine));
-    Picture::drawn(&name, format!("{} {}", plot.caption, whose(recorded)), draw)
+    Picture::drawn(&name, format!("{} {}", plot.caption, recorded.whose()), draw)
 }
 
 /// Of a plot that stands on the front page what is drawn there: its last baseline alone.
@@ -96,11 +96,6 @@ fn full_stop(caption: &str) -> String {
     format!("{}.", caption.trim_end_matches('.'))
 }
 
-/// The machine as a picture names it; a simulated GPU's figures are predictions.
-fn whose(recorded: &Recorded) -> String {
-    prose::whose(recorded.platform(), &recorded.machine)
-}
-
 /// The cells that a plot shows, with what it asks of each.
 struct PlotView<'a> {
     recorded: &'a Recorded,
@@ -113,7 +108,7 @@ impl<'a> PlotView<'a> {
     fn new(recorded: &'a Recorded, plot: &PlainPlot, metric: &'a Metric, width: i32) -> PlotView<'a> {
         let grids = recorded.grids().filter(|grid| grid.passes.contains(&metric.pass));
         let cells = grids.flat_map(|grid| recorded.cells(grid)).filter(|cell| selects(&plot.of, cell)).collect();
-        PlotView { recorded, metric, head: Head::new(&plot.caption, &whose(recorded), width), cells }
+        PlotView { recorded, metric, head: Head::new(&plot.caption, &recorded.whose(), width), cells }
     }
 
     /// The view without the cells of other grids: one that holds a factor fixed has no line along it, one without a factor no
