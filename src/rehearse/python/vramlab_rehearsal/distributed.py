@@ -227,7 +227,8 @@ def _alone_in_all_groups(distributed):
         if _others is not None and _is_ours(group):
             source, rank = among(group, src, group_src) or 0, distributed.get_rank()
             given = exchanged(group, (list(scatter_object_input_list),) if rank == source else None, [source])
-            scatter_object_output_list[0] = given.get(source, scatter_object_input_list)[distributed.get_rank(group)]
+            if source in given:
+                scatter_object_output_list[0] = given[source][distributed.get_rank(group)]
         elif not _is_ours(group) or sent_by_this_one(group, src, group_src):
             scatter.__wrapped__(scatter_object_output_list, scatter_object_input_list, src, group, **where_given(group_src=group_src))
 

@@ -212,8 +212,10 @@ class _Steps:
         is_part = self.backwards > 0 and self.at.get(optimizer) == self.backwards
         self.at[optimizer] = self.backwards
         if not is_part:
-            # One that begins when others have made several, as L-BFGS after Adam, goes on with their number.
-            self.counts[optimizer] = self.counts.get(optimizer, max(self.counts.values(), default=1) - 1) + 1
+            # One that begins when others have made several, as L-BFGS after Adam, goes on with their number; and where those have gone, as between
+            # the folds of a cross-validation, with that of the steps.
+            before = max(self.counts.values()) - 1 if self.counts else self.ended
+            self.counts[optimizer] = self.counts.get(optimizer, before) + 1
         if self.depth:
             return
         labels.state(optimizer)

@@ -14,7 +14,7 @@ use base::units::significant;
 use serde::Serialize;
 use sim::cards::Card;
 use sim::trace::Phase;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
 /// Forward passes are alike where what the card works in one is this share of what it works in the other, or more.
@@ -249,16 +249,21 @@ impl<'a> Stretch<'a> {
     /// Of the optimizer steps that ended, without the first, which warms up, the one whose work for the card is that of most: an evaluation, or
     /// another optimizer, is in some. Of several alike the last.
     fn step(trace: &'a Trace, device: &CardModel, steps: u32) -> Option<Stretch<'a>> {
-        let last = trace.work.iter().map(|work| work.step).filter(|step| *step < steps).max()?;
-        let of = |step: u32| trace.work.iter().filter(move |work| work.step == step).collect::<Vec<&Work>>();
-        let lengths: Vec<f64> = (0..=last).map(|step| of(step).iter().map(|work| device.takes(work).seconds).sum()).collect();
-        let mut sorted = lengths.clone();
+        let of = |step: u32| trace.work.iter().filter(move |work| work.step == step).collect();
+        let mut lengths: BTreeMap<u32, f64> = BTreeMap::new();
+        for work in trace.work.iter().filter(|work| work.step < steps) {
+            *lengths.entry(work.step).or_default() += device.takes(work).seconds;
+        }
+        let mut sorted: Vec<f64> = lengths.values().copied().collect();
         sorted.sort_by(f64::total_cmp);
-        let middle = sorted[last as usize / 2];
-        let is_off_by = |step: &u32| (lengths[*step as usize] - middle).abs();
-        let mut steps = (last.min(1)..=last).rev();
-        let nearest = steps.clone().min_by(|a, b| is_off_by(a).total_cmp(&is_off_by(b)))?;
-        let step = steps.find(|step| is_off_by(step) <= (1.0 - ALIKE) * middle).unwrap_or(nearest);
+        let middle = *sorted.get(sorted.len().saturating_sub(1) / 2)?;
+        if lengths.len() > 1 {
+            lengths.pop_first();
+        }
+        let off_by = |length: &f64| (length - middle).abs();
+        let mut steps = lengths.iter().rev();
+        let nearest = steps.clone().min_by(|a, b| off_by(a.1).total_cmp(&off_by(b.1)))?;
+        let (&step, _) = steps.find(|(_, length)| off_by(length) <= (1.0 - ALIKE) * middle).unwrap_or(nearest);
         Some(Stretch {
             unit: "step",
             works: of(step),
