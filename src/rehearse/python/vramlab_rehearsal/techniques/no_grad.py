@@ -9,7 +9,7 @@ from .shared.technique import Technique, technique
 class NoGrad(Technique):
     def begin(self):
         # Models that were trained, their parts, and their classes: a copy of averages is of the same.
-        self.trained = weakref.WeakSet()
+        self.in_training = weakref.WeakSet()
         self.is_off = self.was_evaluation = False
         self.around_forward(self.enters, self.leaves)
         self.before_backward(self.goes_back)
@@ -20,7 +20,7 @@ class NoGrad(Technique):
         is_again = torch._C._current_graph_task_id() != -1
         if is_again or not torch.is_grad_enabled() or not any(each.requires_grad for each in root.parameters()):
             return
-        self.was_evaluation = not root.training and (root in self.trained or type(root) in self.trained)
+        self.was_evaluation = not root.training and (root in self.in_training or type(root) in self.in_training)
         if self.was_evaluation:
             torch.set_grad_enabled(False)
             self.is_off = True
@@ -30,9 +30,9 @@ with torch.no_grad():  # around the evaluation; or @torch.no_grad() above its fu
     outputs = model(inputs)
 """
             )
-        elif root.training and root not in self.trained:
-            self.trained.update(root.modules())
-            self.trained.add(type(root))
+        elif root.training and root not in self.in_training:
+            self.in_training.update(root.modules())
+            self.in_training.add(type(root))
 
     def leaves(self):
         if self.is_off:
