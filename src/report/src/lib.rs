@@ -82,17 +82,6 @@ pub fn read(results: &Path) -> Result<Report> {
 /// What every page that this program writes begins with.
 const MADE: &str = "<!-- Made by `vramlab report";
 
-/// Where a file of the project shows what the report's writer wrote: between these two lines.
-struct Marks(&'static str, &'static str);
-
-const SUMMARY: Marks = Marks("<!-- results: written by `just report` -->", "<!-- end of results -->");
-/// What README shows of a rehearsal that `just example` takes again, and beside records of real GPUs.
-const EXAMPLE: Marks =
-    Marks("<!-- example: written by `just report` from tests/ecosystem/nanogpt.txt -->", "<!-- end of example -->");
-const TRUST: Marks = Marks("<!-- trust: written by `just report` from records of real GPUs -->", "<!-- end of trust -->");
-const REMEDIES: Marks = Marks("<!-- remedies: written by `just report` -->", "<!-- end of remedies -->");
-const CHANGES: Marks = Marks("<!-- changes: written by `just report` -->", "<!-- end of changes -->");
-
 /// Puts what a README shows between its marks, with links into the report; and into METHODOLOGY.md beside it, where there is one, the table of
 /// what was changed after a look at figures.
 ///
@@ -100,35 +89,38 @@ const CHANGES: Marks = Marks("<!-- changes: written by `just report` -->", "<!--
 /// A file cannot be read or written, or has no marks.
 pub fn show_summary(results: &Path, readme: &Path) -> Result<()> {
     let report = read(results)?;
-    show(readme, &report.summary, &SUMMARY)?;
+    show(readme, "results", &report.summary)?;
     let project = readme.parent().unwrap_or(Path::new(""));
     let example = project.join("tests/ecosystem/nanogpt.txt");
     // A project that keeps only its results has none of these.
     if let Ok(text) = std::fs::read_to_string(&example) {
-        show(readme, &report.remedies, &REMEDIES)?;
+        show(readme, "remedies", &report.remedies)?;
         let of_real = report.tables.iter().find(|(name, _)| name.starts_with("data/real_gpus-"));
         let of_real = of_real.map_or(Ok(""), |(_, csv)| std::str::from_utf8(csv))?;
-        show(readme, &examples::trust(project, of_real)?, &TRUST)?;
+        show(readme, "trust", &examples::trust(project, of_real)?)?;
         let written = examples::answer(&text).with_context(|| format!("{} has not what README shows of it", example.display()))?;
-        show(readme, &written, &EXAMPLE)?;
+        show(readme, "example", &written)?;
     }
     let methodology = readme.with_file_name("METHODOLOGY.md");
-    if methodology.exists() { show(&methodology, &report.changes, &CHANGES) } else { Ok(()) }
+    if methodology.exists() { show(&methodology, "changes", &report.changes) } else { Ok(()) }
 }
 
-fn show(file: &Path, written: &str, marks: &Marks) -> Result<()> {
+/// Puts what was written between the marks of this name.
+fn show(file: &Path, name: &str, written: &str) -> Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-    let Marks(begins, ends) = marks;
-    let updated = between(&text, written, marks).with_context(|| {
-        format!("{} has no place for the results: a line '{begins}' and after it a line '{ends}'", file.display())
+    // The first mark may say more, as what it was written from.
+    let (begins, ends) = (format!("<!-- {name}: written by `just report`"), format!("<!-- end of {name} -->"));
+    let updated = between(&text, written, &begins, &ends).with_context(|| {
+        format!("{} has no place for the results: a line '{begins} -->' and after it a line '{ends}'", file.display())
     })?;
     if updated == text { Ok(()) } else { replace_file(file, updated.as_bytes()) }
 }
 
-fn between(text: &str, written: &str, Marks(begins, ends): &Marks) -> Option<String> {
+fn between(text: &str, written: &str, begins: &str, ends: &str) -> Option<String> {
     let (before, rest) = text.split_once(begins)?;
+    let (more, rest) = rest.split_once("-->")?;
     let (_, after) = rest.split_once(ends)?;
-    Some(format!("{before}{begins}\n\n{}\n\n{ends}{after}", written.trim()))
+    Some(format!("{before}{begins}{more}-->\n\n{}\n\n{ends}{after}", written.trim()))
 }
 
 impl Report {
@@ -167,7 +159,7 @@ impl Report {
 
 fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     let Findings { recorded, machines, .. } = findings;
-    let command = command(results);
+    let made = format!("<!-- Made by `{}`; edit nothing here. -->\n", command(results));
     let mut order = ladder::read(results)?;
     let mut pictures: Vec<Picture> = Vec::new();
     let mut pages: Vec<Page> = Vec::new();
@@ -205,37 +197,41 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
 
     let templates = templates()?;
     let render = |name: &str, with: Value| -> Result<String> {
-        let with = context! { command => &command, ..with };
         let text = templates.get_template(name)?.render(with).with_context(|| format!("filling in the template '{name}'"))?;
         Ok(tidy(&text))
     };
-    let mut written = vec![("README.md".to_string(), render("front", front.clone())?)];
+    let mut written: Vec<(String, String)> = Vec::new();
+    let mut write = |file: &str, template: &str, with: Value| -> Result<()> {
+        written.push((file.to_string(), made.clone() + &render(template, with)?));
+        Ok(())
+    };
+    write("README.md", "front", front.clone())?;
     let sorted = |kind: SubjectKind| pages.iter().filter(move |page| page.kind == kind).collect::<Vec<&Page>>();
     for page in sorted(SubjectKind::Technique) {
-        written.push((page.file.clone(), render("subject", context! { page => Serde(page) })?));
+        write(&page.file, "subject", context! { page => Serde(page) })?;
     }
     let guides = context! { claims => guides::claims(&pages), sentences => guides::sentences(findings), ..front.clone() };
-    written.push(("guides.md".to_string(), render("guides", guides)?));
-    written.push(("others.md".to_string(), render("others", context! { advice => others::advice(findings) })?));
+    write("guides.md", "guides", guides)?;
+    write("others.md", "others", context! { advice => others::advice(findings) })?;
     if let Some(order) = &order {
-        written.push(("order.md".to_string(), render("order", context! { order => Serde(order) })?));
+        write("order.md", "order", context! { order => Serde(order) })?;
     }
     if let Some(log) = &changelog {
-        written.push(("versions.md".to_string(), render("versions", context! { log => Serde(log) })?));
+        write("versions.md", "versions", context! { log => Serde(log) })?;
     }
     let several = |title: &str, lead: &str, kind: SubjectKind, rows: &[VerdictRow], published: &[Value]| {
         let pages = Serde(sorted(kind));
-        render("several", context! { title, lead, pages, verdict_rows => Serde(rows), published => published.to_vec() })
+        context! { title, lead, pages, verdict_rows => Serde(rows), published => published.to_vec() }
     };
     let checks: Vec<VerdictRow> = self_checks(findings);
     let published: Vec<Value> =
         findings.experiments.iter().flat_map(|experiment| claims::published_sections(experiment.runs)).collect();
     let lead = "What the lab says of itself: that it computes what PyTorch computes, takes as many bytes, and does not see differences where \
                 there are none. None of this is advice.";
-    written.push(("self-checks.md".to_string(), several("Self-checks", lead, SubjectKind::SelfCheck, &checks, &[])?));
+    write("self-checks.md", "several", several("Self-checks", lead, SubjectKind::SelfCheck, &checks, &[]))?;
     let lead = "Figures that others published, beside ours. A figure is reproduced if ours lies within a tenth of it, or within the range \
                 that its source gives, or as much as its source says at least. Times were published of GPUs; only a GPU's times are put beside them.";
-    written.push(("published.md".to_string(), several("Published figures", lead, SubjectKind::Published, &[], &published)?));
+    write("published.md", "several", several("Published figures", lead, SubjectKind::Published, &[], &published))?;
     let lead = match sorted(SubjectKind::RealGpus).is_empty() {
         true => "No results of this kind yet: predictions have not been put beside figures of real GPUs.",
         false => {
@@ -243,15 +239,15 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
                   records/gpus/README.md what an H200 said of both."
         }
     };
-    written.push(("real-gpus.md".to_string(), several("Real GPUs", lead, SubjectKind::RealGpus, &[], &[])?));
+    write("real-gpus.md", "several", several("Real GPUs", lead, SubjectKind::RealGpus, &[], &[]))?;
     let machines_page = context! {
         summaries => machines.iter().map(|machine| machines::summary(recorded, machine)).collect::<Vec<_>>(),
         setups => machines::setups(recorded),
         troubles => machines::troubles(recorded),
     };
-    written.push(("machines.md".to_string(), render("machines", machines_page)?));
+    write("machines.md", "machines", machines_page)?;
     let (columns, rows) = machines::claims(findings);
-    written.push(("claims.md".to_string(), render("claims", context! { columns, rows })?));
+    write("claims.md", "claims", context! { columns, rows })?;
     Ok(Report {
         pages: written,
         remedies: render("remedies", front.clone())?,
@@ -355,11 +351,11 @@ fn templates() -> Result<Environment<'static>> {
 }
 
 /// The command that makes the report again; where it is written to does not change what it says.
-fn command(results: &Path) -> Markdown {
+fn command(results: &Path) -> String {
     match results.to_str() {
-        Some("results" | "results/" | "./results") => Markdown::trusted("vramlab report".to_string()),
+        Some("results" | "results/" | "./results") => "vramlab report".to_string(),
         // A comment ends at its end.
-        _ => Markdown::trusted(format!("vramlab report --results {}", results.display().to_string().replace(['-', '`', '>'], "_"))),
+        _ => format!("vramlab report --results {}", results.display().to_string().replace(['-', '`', '>'], "_")),
     }
 }
 

@@ -104,7 +104,7 @@ fn amounts(view: &PlotView, factors: &[&str], studied: &str, width: i32) -> Vec<
             rank: 0,
             outcome: view.value(cell).ok_or_else(|| view.obstacle(cell).unwrap_or("not run").to_string()),
         };
-        Cluster { name: name_lines(&name, width), baseline: String::new(), bars: cells.iter().map(bar).collect() }
+        Cluster { name: wrapped(&name, TEXT, width), baseline: String::new(), bars: cells.iter().map(bar).collect() }
     };
     groups.into_iter().map(cluster).collect()
 }
@@ -112,10 +112,6 @@ fn amounts(view: &PlotView, factors: &[&str], studied: &str, width: i32) -> Vec<
 /// Room for the names of clusters: beside the bars at least as wide as their header, on a phone all of it.
 fn name_width(view: &PlotView, header: &str) -> i32 {
     if view.head.width <= NARROW { view.head.width - 2 * EDGE } else { NAMES.max(text_width(header, SMALL)) }
-}
-
-fn name_lines(name: &str, width: i32) -> Vec<String> {
-    wrapped(name, TEXT, width).iter().map(|line| shortened(line, TEXT, width)).collect()
 }
 
 fn ratios(view: &PlotView, factors: &[&str], width: i32) -> Vec<Cluster> {
@@ -141,7 +137,7 @@ fn ratios(view: &PlotView, factors: &[&str], width: i32) -> Vec<Cluster> {
         // PyTorch's own run of a level may lack a figure that ours has.
         let known: Vec<String> = bars.iter().filter(|bar| bar.outcome.is_ok()).map(|bar| bar.level.clone()).collect();
         bars.retain(|bar| bar.outcome.is_ok() || !known.contains(&bar.level));
-        Cluster { name: name_lines(&name, width), baseline: scale.unwrap_or_else(|| "no baseline".to_string()), bars }
+        Cluster { name: wrapped(&name, TEXT, width), baseline: scale.unwrap_or_else(|| "no baseline".to_string()), bars }
     });
     let mut clusters: Vec<Cluster> = clusters.collect();
     join_alike(&mut clusters);
