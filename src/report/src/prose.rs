@@ -1,5 +1,6 @@
 //! Verdicts, effects and conditions in words.
 
+use base::order::distinct;
 use base::stats::Interval;
 use base::units::{counted, range};
 use record::judge::{Evidence, Judged, Judgement, Outcome, Reproduction, Verdict, WhereItHolds};
@@ -175,14 +176,8 @@ pub fn effect_of_all(protocol: &PlainProtocol, evidence: &[Evidence]) -> String 
         let (what, figure) = (part.rule.effect_subject(metrics), part.rule.effects_in_words(metrics, low, high));
         Some(format!("{what}{} {figure}{interval}", own_levels(protocol, evidence, part)))
     };
-    once(evidence.iter().filter_map(said))
-}
-
-/// Parts in a row; what two say alike is said once.
-fn once(parts: impl Iterator<Item = String>) -> String {
-    let mut said: Vec<String> = Vec::new();
-    parts.for_each(|part| said.extend((!said.contains(&part)).then_some(part)));
-    said.join("; ")
+    // What two parts say alike is said once.
+    distinct(evidence.iter().filter_map(said)).join("; ")
 }
 
 /// Parts about the same figure are distinguished by the levels that their selections do not share.

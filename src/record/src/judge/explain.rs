@@ -2,7 +2,7 @@
 
 use crate::protocol::{PlainCell, fixed_by};
 use crate::rules::{Evidence, Outcome, Verdict, combine_outcomes};
-use base::order::grouped;
+use base::order::{distinct, grouped};
 use std::collections::BTreeSet;
 
 /// Where a claim holds.
@@ -114,9 +114,7 @@ pub(super) fn holds_where(parts: &[&Evidence]) -> WhereItHolds {
         split(&alike, &mut Vec::new(), &mut paths);
         rest = others;
     }
-    let mut seen = BTreeSet::new();
-    paths.retain(|path| seen.insert(path.clone()));
-    WhereItHolds { paths, held: settings.iter().filter(|setting| setting.holds()).count(), of: settings.len() }
+    WhereItHolds { paths: distinct(paths), held: settings.iter().filter(|setting| setting.holds()).count(), of: settings.len() }
 }
 
 fn split(settings: &[&Setting], path: &mut Vec<String>, paths: &mut Vec<String>) {
