@@ -32,15 +32,15 @@ struct Bar {
 }
 
 /// What the lengths of bars mean.
-struct Lengths<'a> {
-    title: &'a str,
+struct Lengths {
+    title: String,
     /// `x` for ratios, or the unit of amounts.
-    unit: &'a str,
+    unit: &'static str,
     /// What 1x is, beside its line; amounts have none.
-    baseline: Option<&'a str>,
+    baseline: Option<String>,
 }
 
-impl Lengths<'_> {
+impl Lengths {
     fn written(&self, value: f64) -> String {
         if self.unit == "x" { ratio(value) } else { quantity(value, self.unit) }
     }
@@ -86,13 +86,12 @@ pub fn bars(view: &PlotView, clusters: &[&str], absolute: bool) -> Result<Option
     if clusters.iter().all(|cluster| cluster.bars.iter().all(|bar| bar.outcome.is_err())) {
         return Ok(None);
     }
-    if absolute {
-        let unit = view.metric.shown_unit();
-        return paint(view, &clusters, header, &Lengths { title: &view.label(), unit, baseline: None }).map(Some);
-    }
-    let baseline = format!("1x: {}", view.recorded.protocol.doing(&grid.studied, grid.baseline_level()));
-    let title = format!("{} relative to the baseline", view.label());
-    paint(view, &clusters, header, &Lengths { title: &title, unit: "x", baseline: Some(&baseline) }).map(Some)
+    let baseline = || format!("1x: {}", view.recorded.protocol.doing(&grid.studied, grid.baseline_level()));
+    let lengths = match absolute {
+        true => Lengths { title: view.label(), unit: view.metric.shown_unit(), baseline: None },
+        false => Lengths { title: format!("{} relative to the baseline", view.label()), unit: "x", baseline: Some(baseline()) },
+    };
+    paint(view, &clusters, header, &lengths).map(Some)
 }
 
 fn amounts(view: &PlotView, factors: &[&str], studied: &str, width: i32) -> Vec<Cluster> {
@@ -210,7 +209,7 @@ fn paint(view: &PlotView, clusters: &[Cluster], header: (String, String), length
     let scale = Scale::linear(0.0, longest, level_right + 8, width - EDGE - FIGURES);
     let top = view.head.bottom() + 40;
     let bottom = top + clusters.iter().map(|c| c.height(narrow) + GAP).sum::<i32>();
-    let axis = wrapped(lengths.title, TEXT, width - 2 * EDGE);
+    let axis = wrapped(&lengths.title, TEXT, width - 2 * EDGE);
     picture(&view.head, bottom + 36 + axis.len() as i32 * (TEXT + 5), |canvas| {
         if !narrow {
             canvas.text((EDGE, top - 14), &header.0, SMALL, FAINT, Anchor::Start);
@@ -240,7 +239,7 @@ fn paint(view: &PlotView, clusters: &[Cluster], header: (String, String), length
             canvas.rectangle((x - 3, middle - 8), (x + text_width(&text, SMALL), middle + 8), WHITE);
             canvas.text((x, middle), &text, SMALL, INK, Anchor::Start);
         }
-        if let Some(baseline) = lengths.baseline {
+        if let Some(baseline) = &lengths.baseline {
             let half = text_width(baseline, SMALL) / 2;
             let middle = scale.at(1.0).clamp((level_right + 8 + half).min(width - EDGE - half), width - EDGE - half);
             canvas.text((middle, top - 14), baseline, SMALL, INK, Anchor::Middle);
