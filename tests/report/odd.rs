@@ -85,6 +85,17 @@ pub fn odd() -> PlainProtocol {
                 phases: vec!["up".into(), "and".into(), "down".into()],
             }, on_front: false },
         PlainPlot {
+            name: "one-area".into(),
+            caption: "Layers of one cell, whose panel no factor names.".into(),
+            of: "kind=step way=steep".into(),
+            metric: "requested_peak".into(),
+            kind: PlotKind::Area {
+                panels: vec![],
+                layers: layers().to_vec(),
+                boundary: "curve.phase".into(),
+                phases: vec!["up".into(), "and".into(), "down".into()],
+            }, on_front: false },
+        PlainPlot {
             name: "ranking".into(),
             caption: "Parts that are ranked".into(),
             of: "way=plain|lost".into(),

@@ -32,8 +32,11 @@ impl<'a> AreaDesign<'a> {
 
 pub fn area(view: &PlotView, design: &AreaDesign) -> Result<Option<String>> {
     // The level of the first of several panel factors, whose panels share a row and its scale.
-    let panels: Vec<(String, Panel)> =
-        view.cells.iter().map(|cell| (levels(cell, &design.panels[..1]), panel(view, cell, design))).collect();
+    let panels: Vec<(String, Panel)> = view
+        .cells
+        .iter()
+        .map(|cell| (levels(cell, design.panels.get(..1).unwrap_or_default()), panel(view, cell, design)))
+        .collect();
     if panels.iter().all(|(_, panel)| panel.course.is_err()) {
         return Ok(None);
     }
