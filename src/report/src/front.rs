@@ -105,7 +105,8 @@ fn guides(findings: &Findings) -> Vec<Value> {
                 }
             }
         }
-        let said = ["✔", "✘", "◐", "?", "◌", "not judged:"].iter().filter_map(|s| Some(format!("{s} {}", counts.get(s)?)));
+        let said =
+            ["✔", "✘", "◐", "△", "◔", "?", "◌", "not judged:"].iter().filter_map(|s| Some(format!("{s} {}", counts.get(s)?)));
         said.collect::<Vec<_>>().join(", ")
     };
     let mut lines = Vec::new();

@@ -17,8 +17,9 @@ const AS_WRITTEN: &str = "-as-written";
 /// Every sentence of the guides that says something of memory or speed, in their order, with what became of it.
 pub fn sentences(findings: &Findings) -> Vec<Value> {
     let row = |line: &'static str| {
-        let mut fields = line.split(';');
-        let (guide, says, claims) = (fields.next()?, fields.next()?, fields.next()?);
+        // A sentence may have a semicolon of its own.
+        let (guide, rest) = line.split_once(';')?;
+        let (says, claims) = rest.rsplit_once(';')?;
         let (mut verdicts, mut pages) = (Vec::new(), Vec::new());
         for id in claims.split(' ') {
             for (own_code, id) in [("", id.to_string()), ("its own code: ", format!("{id}{AS_WRITTEN}"))] {

@@ -7,6 +7,7 @@ CUDA pays is their loading.
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import importlib.machinery
 import importlib.util
@@ -75,6 +76,12 @@ def _torch_is_missing():
 
 
 def _torch_is_there(torch):
+    # Some 300,000 objects that live as long as the process, through which each collection would go, and the end's more than once.
+    gc.freeze()
+    if settings.forks:
+        with imports.of_python_alone():
+            from . import forking
+        forking.begin()
     with imports.of_python_alone():
         from . import process
 

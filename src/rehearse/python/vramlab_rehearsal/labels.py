@@ -3,6 +3,7 @@
 import array
 import functools
 import gc
+import itertools
 import threading
 import weakref
 
@@ -18,6 +19,8 @@ _modules = {}
 _tensors = {}
 _variables = {}
 _roots = weakref.WeakSet()
+# Of each root, where its parameters were after its last pass.
+_addresses = weakref.WeakKeyDictionary()
 _optimizers = weakref.WeakSet()
 _names = weakref.WeakKeyDictionary()
 _parameters = {}
@@ -44,6 +47,18 @@ def follow():
         copied = deepcopy.__wrapped__(self, memo)
         label_copies([copied])
         return copied
+
+    @instead("_apply", torch.nn.Module)
+    def apply(self, fn, recurse=True):
+        # What is replaced, as by .half(), was weights. Children come here by themselves.
+        if device.library is not None:
+            _label_before(self)
+        return apply.__wrapped__(self, fn, recurse)
+
+
+@guarded("labels of weights that are about to be replaced")
+def _label_before(module):
+    label_as(PARAMETER, module.parameters(recurse=False))
 
 
 def _number_of(kind, table, name, key=None, **more):
@@ -91,6 +106,8 @@ def _leaves(module):
         stack.pop()
         device.library.vl_set_module(stack[-1][1] if stack else 0)
         if not stack:
+            if module in _roots:
+                _label_replaced(module)
             pass_ended()
 
 
@@ -161,6 +178,20 @@ def label_copies(tensors):
     """What has a weight's shape, and was copied outside of a model, is a copy of weights or of an optimizer's state."""
     shapes = _shapes(len(_parameters))
     label_as(WEIGHT_COPY, [each for each in tensors if each.is_cuda and each.shape in shapes])
+
+
+@guarded("labels of weights that a forward pass replaced")
+def _label_replaced(root):
+    """What a pass gave parameters as new memory, as a momentum encoder's `parameter.data = ...` does."""
+    before = _addresses.get(root)
+    now = _addresses[root] = [_address(parameter) for parameter in root.parameters()]
+    if before is not None and now != before:
+        label_root(root)
+
+
+@past_their_classes
+def _address(parameter):
+    return parameter.data_ptr() if type(parameter) is torch.nn.Parameter and parameter.layout == torch.strided else 0
 
 
 @guarded("labels of a module's tensors")
@@ -300,7 +331,9 @@ def state(optimizer):
     for parameter, values in list(optimizer.state.items()):
         if isinstance(values, dict):
             name = _parameters.get(id(parameter), "")
-            for value in values.values():
+            # L-BFGS has its history in lists.
+            lists = [value for value in values.values() if isinstance(value, list)]
+            for value in itertools.chain(values.values(), *lists):
                 if isinstance(value, torch.Tensor):
                     _label(value, STATE, name)
     _tell()

@@ -32,6 +32,8 @@ _sequences = collections.deque(maxlen=64)
 # Samples and tokens of each.
 _sizes = []
 _caches = []
+# Of each text, while beams are searched: its tokens are those of one.
+_beams = 1
 # By what holds tensors of several passes: how, and where. The last look counts.
 _retainers = {}
 # The variable with most of the host's pinned memory: bytes, name, where.
@@ -69,7 +71,9 @@ def _whole_beams(module):
         search = dict(variables_of(sys._getframe(1)))
         if not search.keys() >= {"cur_len", "max_length", "beam_indices"}:
             return original(*arguments)
+        global _beams
         goes_on = search["cur_len"] < search["max_length"]
+        _beams = search.get("num_beams", 1) if goes_on else 1
         if not goes_on:
             # The numbers of the beams that each token came from; -1 is of no token.
             search["beam_indices"].zero_()
@@ -99,7 +103,7 @@ def _begins(root, arguments, named):
     _passes += 1
     _sequences.append(torch._C._autograd._get_sequence_nr())
     if _passes <= MOST_PASSES:
-        _sizes.append(size)
+        _sizes.append(tuple(each // _beams for each in size))
     _label_caches()
     # What a variable holds seldom changes later.
     if _passes <= 8 or _passes & (_passes - 1) == 0:

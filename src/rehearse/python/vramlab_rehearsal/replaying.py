@@ -11,7 +11,7 @@ import os
 import runpy
 
 from . import building
-from .session import simulated
+from .session import SESSION, settings, simulated
 
 # The simulated card hands out whole pages.
 PAGE = 2 << 20
@@ -19,9 +19,17 @@ PAGE = 2 << 20
 LARGE = 1 << 40
 
 
-def largest(path):
-    """Writes beside the file the largest number below `high` whose allocations fit the card; `low` does."""
-    request = _read(path)
+def begin():
+    """Answers what the session's file asks."""
+    path = os.path.join(SESSION, "replay")
+    with open(path) as file:
+        request = json.load(file)
+    with open(path + ".answer", "w") as file:
+        json.dump({"largest": _largest, "needed": _needed}[settings.replay](request), file)
+
+
+def _largest(request):
+    """The largest number below `high` whose allocations fit the card; `low` does."""
     course = _Course(request["course"])
     less, more = request["numbers"]
 
@@ -29,13 +37,12 @@ def largest(path):
         sizes = [max(before + (after - before) * (number - less) // (more - less), 1) for before, after in request["sizes"]]
         return course.reserved(sizes) is not None
 
-    _write(path, _last(request["low"], request["high"], fits))
+    return _last(request["low"], request["high"], fits)
 
 
-def needed(path):
-    """Writes beside the file for each course, in order of what they reserved, the fewest bytes with which it comes to its end: None where
-    that is no more than another's and not each is asked for. And of the first what it reserves with expandable segments, where that is asked."""
-    request = _read(path)
+def _needed(request):
+    """For each course, in order of what they reserved, the fewest bytes with which it comes to its end: None where that is no more than
+    another's and not each is asked for. And of the first what it reserves with expandable segments, where that is asked."""
     courses = [_Course(course) for course in request["courses"]]
     most, needs = 0, []
     for course, each in zip(courses, request["courses"]):
@@ -55,7 +62,7 @@ def needed(path):
         # Alone: a limit of what may be split that the script has set is none then.
         _checked(_library().vl_set_allocator(b"expandable_segments:True,max_split_size_mb:1048576"))
         expandable = courses[0].reserved(request["courses"][0]["sizes"], LARGE)
-    _write(path, [needs, expandable])
+    return [needs, expandable]
 
 
 def _last(low, high, holds):
@@ -113,13 +120,3 @@ class _Course:
         count, made, streams = (ctypes.c_size_t(number) for number in (len(self.requests) // 2, len(sizes), self.streams))
         _checked(_library().vl_replay(requests, count, blocks, made, streams, ctypes.byref(reserved)))
         return None if reserved.value < 0 else reserved.value
-
-
-def _read(path):
-    with open(path) as file:
-        return json.load(file)
-
-
-def _write(path, answer):
-    with open(path + ".answer", "w") as file:
-        json.dump(answer, file)

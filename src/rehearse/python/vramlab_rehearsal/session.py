@@ -8,11 +8,18 @@ import types
 
 # Its folder, in which processes write. As this process was started: a script may remove it from its environment.
 SESSION = os.environ["VRAMLAB_REHEARSAL"]
-# What the rehearsal was asked for; `Rehearsal` in src/rehearse/src/run/executor.rs says of each what it is.
-with open(os.path.join(SESSION, "settings.json")) as _file:
-    settings = types.SimpleNamespace(**json.load(_file))
-# Of a job of so many processes, of which this one is that rank and the others are not there.
-settings.rank, settings.world_size = settings.rank or (None, None)
+
+
+def read():
+    """What the rehearsal was asked for; `Rehearsal` in src/rehearse/src/run/executor.rs says of each what it is."""
+    with open(os.path.join(SESSION, "settings.json")) as file:
+        asked = json.load(file)
+    # Of a job of so many processes, of which this one is that rank and the others are not there.
+    asked["rank"], asked["world_size"] = asked["rank"] or (None, None)
+    return asked
+
+
+settings = types.SimpleNamespace(**read())
 # The libraries that stand in for NVIDIA's, by their names.
 simulated = {}
 # What the answer is to say of how this process was started.

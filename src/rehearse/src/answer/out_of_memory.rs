@@ -18,8 +18,11 @@ pub struct OutOfMemory {
 pub struct Caught {
     pub line: Option<Frame>,
     pub times: usize,
-    /// The most that the script then had and asked for.
+    /// The most that tensors would have taken: those that the script had, and the one that it asked for.
     pub largest: i64,
+    /// What it then asked for, and what was free.
+    pub tried: i64,
+    pub free: i64,
 }
 
 /// Whether memory ran out and the script received the error. An operator may deal with it by itself, as cuDNN's do that try another algorithm.
@@ -91,11 +94,11 @@ pub fn caught(trace: &Trace, levels: &[i64], tries: &[usize]) -> Vec<Caught> {
     let asked = tries.iter().map(|at| {
         let event = &trace.events[*at];
         let line = trace.own_line(event.stack).or_else(|| trace.line(event.stack)).cloned();
-        (line, levels[*at].saturating_add(event.bytes))
+        (line, (levels[*at].saturating_add(event.bytes), event.bytes, event.address.cast_signed()))
     });
-    let caught = |(line, asked): (Option<Frame>, Vec<i64>)| {
-        let (times, largest) = (asked.len(), asked.into_iter().max().unwrap_or(0));
-        Caught { line, times, largest }
+    let caught = |(line, asked): (Option<Frame>, Vec<(i64, i64, i64)>)| {
+        let (times, (largest, tried, free)) = (asked.len(), asked.into_iter().max().unwrap_or_default());
+        Caught { line, times, largest, tried, free }
     };
     grouped(asked).into_iter().map(caught).collect()
 }

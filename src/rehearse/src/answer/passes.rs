@@ -202,6 +202,22 @@ pub fn name_graphs_of_backward_passes(trace: &Trace, blocks: &mut [MemoryBlock])
     }
 }
 
+/// Names the buckets in which DDP sums gradients: it makes them where a model is wrapped, and once more, by the order of its first backward pass,
+/// before the second forward pass.
+pub fn name_buckets(trace: &Trace, blocks: &mut [MemoryBlock]) {
+    let makes = |frame: &Frame| {
+        frame.file.ends_with("torch/nn/parallel/distributed.py")
+            && ["_ddp_init_helper", "_pre_forward"].contains(&frame.function.as_str())
+    };
+    let is_unnamed =
+        |block: &&mut MemoryBlock| matches!(block.category, Category::Activations | Category::Other | Category::Temporaries);
+    for block in blocks.iter_mut().filter(is_unnamed) {
+        if trace.stack(trace.events[block.made()].stack).next().is_some_and(makes) {
+            block.category = Category::Gradients;
+        }
+    }
+}
+
 /// Names what autocast made of weights: a cast in the module of a parameter, of half its bytes, that outlives what made it. It keeps them until
 /// its region is left, over several forward passes, too, but for those that no backward pass wants. Whether there is any of either kind.
 pub fn name_autocast_copies(trace: &Trace, blocks: &mut [MemoryBlock]) -> bool {

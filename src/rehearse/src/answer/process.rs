@@ -5,7 +5,9 @@ use super::growth::{Growth, growth};
 use super::in_use::in_use;
 use super::meter::{Meter, meters};
 use super::out_of_memory::{Caught, OutOfMemory, caught, failed_tries, ran_out, reached_script};
-use super::passes::{Leftover, NeedlessGraphs, leftovers, name_autocast_copies, name_graphs_of_backward_passes, needless_graphs};
+use super::passes::{
+    Leftover, NeedlessGraphs, leftovers, name_autocast_copies, name_buckets, name_graphs_of_backward_passes, needless_graphs,
+};
 use super::peak::{Peak, peak};
 use super::phases::{PhaseRow, phases};
 use super::placeholders::{PlaceholderValue, Uncounted, placeholders, uncounted};
@@ -100,6 +102,7 @@ pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer
     let mut blocks = blocks(&trace.events);
     let casts_weights = name_autocast_copies(trace, &mut blocks);
     name_graphs_of_backward_passes(trace, &mut blocks);
+    name_buckets(trace, &mut blocks);
     let mut devices: BTreeSet<u16> =
         trace.events.iter().filter(|e| matches!(e.kind, Kind::Alloc | Kind::OutOfMemory)).map(|e| e.device).collect();
     if devices.is_empty() && trace.exception.is_some() {

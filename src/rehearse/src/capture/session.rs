@@ -68,6 +68,9 @@ pub struct Capture {
     pub hooked: bool,
     #[serde(skip)]
     pub without_torch: Option<String>,
+    /// What `replaying.py` answered, where it was asked.
+    #[serde(skip)]
+    pub replayed: Option<Vec<u8>>,
     /// Why a process could not be rehearsed, which was ended before it did anything.
     #[serde(skip)]
     pub not_set_up: Option<String>,
@@ -131,6 +134,7 @@ impl Capture {
         let session = &self.folder;
         self.occupancy = Occupancy::of_session(session);
         self.not_set_up = fs::read_to_string(session.join(FAILED)).ok();
+        self.replayed = fs::read(session.join("replay.answer")).ok();
         for entry in fs::read_dir(session).with_context(|| format!("reading {}; did the script remove it?", session.display()))? {
             let path = entry?.path();
             if path.is_dir() {

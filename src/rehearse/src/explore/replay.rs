@@ -5,7 +5,6 @@ use crate::answer::{CardAnswer, OnCard, ProcessAnswer};
 use crate::capture::process::Trace;
 use crate::capture::session::Needs;
 use crate::run::executor::{LARGE, Rehearsal, Variant};
-use crate::run::session::Session;
 use anyhow::{Context, Result};
 use base::order::{grouped, place_of};
 use serde::de::DeserializeOwned;
@@ -13,8 +12,6 @@ use serde::{Serialize, Serializer};
 use sim::trace::Kind;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
 
 /// What `replaying.py` does, by number.
 const ALLOCATE: u8 = 0;
@@ -93,35 +90,30 @@ impl AllocationTrace {
         }
     }
 
-    /// Runs a function of `replaying.py` in the Python of the script, and gives what it answers.
+    /// Has `replaying.py` do something in the Python of the script, and gives what it answers.
     fn asked<Asked: Serialize, Answer: DeserializeOwned>(
         &self,
         rehearsal: &Rehearsal,
-        function: &str,
+        function: &'static str,
         asked: &Asked,
     ) -> Result<Answer> {
-        let folder = Session::new()?;
-        let path = folder.path().join("courses");
-        let write = || -> Result<()> {
-            let mut file = BufWriter::new(File::create(&path)?);
-            serde_json::to_writer(&mut file, asked)?;
-            Ok(file.flush()?)
-        };
-        write().with_context(|| format!("writing {}", path.display()))?;
-        let program = format!("import sys; from vramlab_rehearsal import replaying; replaying.{function}(sys.argv[1])");
-        let words = [self.python.as_str(), "-c", &program].map(OsString::from);
         // Every version reads the older name.
         let settings =
             self.settings.iter().flat_map(|set| [("PYTORCH_ALLOC_CONF", set.clone()), ("PYTORCH_CUDA_ALLOC_CONF", set.clone())]);
+        // A copy of the script's process has its settings, but for those of a technique.
+        let is_copied = rehearsal.forks.is_some() && rehearsal.variant.settings.is_empty() && rehearsal.variant.command.is_none();
+        let program = "from vramlab_rehearsal import replaying; replaying.begin()";
+        let words = [self.python.as_str(), "-c", program].map(OsString::from);
         let variant = Variant {
-            command: Some(words.into_iter().chain([path.clone().into()]).collect()),
-            settings: settings.collect(),
+            command: (!is_copied).then(|| words.into()),
+            settings: if is_copied { Vec::new() } else { settings.collect() },
+            replay: Some((function, serde_json::to_vec(asked)?)),
             ..Variant::default()
         };
         // What writes is our own.
-        let run = Rehearsal { variant, writes: true, ..rehearsal.clone() }.run_in_silence()?;
-        let answer = fs::read(folder.path().join("courses.answer")).with_context(|| run.end())?;
-        serde_json::from_slice(&answer).context("reading the answer of PyTorch's allocator")
+        let run = Rehearsal { variant, writes: rehearsal.writes || !is_copied, ..rehearsal.clone() }.run_in_silence()?;
+        let answer = run.replayed.as_deref().with_context(|| run.end())?;
+        serde_json::from_slice(answer).context("reading the answer of PyTorch's allocator")
     }
 }
 

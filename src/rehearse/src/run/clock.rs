@@ -8,7 +8,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 /// When a clock is read.
@@ -43,7 +43,10 @@ impl ClockServer {
     /// None where nobody can predict, or the system has no such sockets.
     pub fn new(session: &Path, clocks: Clocks, card: Card, host_factor: f64) -> Option<ClockServer> {
         drop(clocks(&card, host_factor)?);
-        let name = format!("vramlab-{}", session.file_name()?.to_string_lossy());
+        // A folder may have one after another.
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("vramlab-{}-{number}", session.file_name()?.to_string_lossy());
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).ok()?).ok()?;
         let is_over = Arc::new(AtomicBool::new(false));
         let has_ended = is_over.clone();

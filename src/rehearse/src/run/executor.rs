@@ -1,6 +1,7 @@
 //! Runs a command under rehearsal, and keeps what its processes wrote.
 
 use super::clock::{ClockServer, Clocks};
+use super::forks::{self, Forks, Started};
 use super::held;
 use super::libraries::{Libraries, libraries};
 use super::session::{self, Session};
@@ -19,6 +20,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{fmt, fs, thread};
@@ -74,6 +76,8 @@ pub struct Rehearsal {
     pub(crate) libraries: Libraries,
     pub(crate) variant: Variant,
     pub(crate) executor: &'static dyn Executor,
+    /// Where rehearsals that differ in techniques alone are copies of one process.
+    pub(crate) forks: Option<Arc<Forks>>,
 }
 
 /// Whether what a command prints is seen.
@@ -103,6 +107,8 @@ pub(crate) struct Variant {
     pub command: Option<Vec<OsString>>,
     /// Whether floating-point operations are counted.
     pub counts: bool,
+    /// What `replaying.py` is to do in the place of the script, and with what.
+    pub replay: Option<(&'static str, Vec<u8>)>,
 }
 
 /// Why a rehearsal of several gave nothing.
@@ -164,6 +170,7 @@ impl Rehearsal {
             libraries,
             variant,
             executor: &Processes,
+            forks: None,
         })
     }
 
@@ -173,7 +180,7 @@ impl Rehearsal {
 
     /// `settings.json` in the session's folder, which Python reads into `settings`. What C++ reads, in any process, is in the environment
     /// ([`session::follow`]).
-    fn settings(&self, clock: Option<&ClockServer>) -> Result<Value> {
+    fn settings(&self, clock: Option<&ClockServer>, forks: bool) -> Result<Value> {
         let text = |path: &Path| path.to_str().map(str::to_string).with_context(|| format!("{} is no text", path.display()));
         let Libraries { folder, compiled, carried, graphs, hub } = &self.libraries;
         Ok(json!({
@@ -182,16 +189,29 @@ impl Rehearsal {
             "steps": self.steps, "gpus": self.gpus, "cards": self.cards,
             "rank": self.rank, "sent": self.sent.as_deref().map(text).transpose()?,
             "longest": self.longest, "fake_data": self.fake_data, "no_init": self.no_init, "eager": self.eager,
-            "measures": self.measures, "writes": self.writes,
+            "measures": self.measures, "writes": self.writes, "forks": forks,
             "techniques": self.variant.techniques, "counts": self.variant.counts,
+            "replay": self.variant.replay.as_ref().map(|(function, _)| function),
             "libraries": text(folder)?, "compiled": text(compiled)?, "carried": text(carried)?,
             "graphs": text(graphs)?, "hub": text(hub)?,
         }))
     }
 
-    fn command(&self, session: &Path, clock: Option<&ClockServer>) -> Result<Command> {
+    fn write_settings(&self, session: &Path, forks: bool) -> Result<Option<ClockServer>> {
+        let ask = || ClockServer::new(session, self.clocks, self.card, self.host_factor);
+        let clock = (!self.measures).then(ask).flatten();
         let path = session.join("settings.json");
-        fs::write(&path, self.settings(clock)?.to_string()).with_context(|| format!("writing {}", path.display()))?;
+        let text = self.settings(clock.as_ref(), forks)?.to_string();
+        let write = || -> std::io::Result<()> {
+            let asked = self.variant.replay.iter().map(|(_, asked)| fs::write(session.join("replay"), asked));
+            asked.collect::<std::io::Result<()>>()?;
+            fs::write(&path, text)
+        };
+        write().with_context(|| format!("writing {}", path.display()))?;
+        Ok(clock)
+    }
+
+    fn command(&self, session: &Path) -> Result<Command> {
         let mut command = Command::new(&self.words()[0]);
         command.args(&self.words()[1..]);
         session::follow(&mut command, session, &self.libraries, !self.measures);
@@ -236,26 +256,23 @@ impl Rehearsal {
 
 impl Executor for Processes {
     fn run(&self, rehearsal: &Rehearsal, output: Output) -> Result<(Capture, Option<Session>)> {
-        let session = Session::new()?;
-        let ask = || ClockServer::new(session.path(), rehearsal.clocks, rehearsal.card, rehearsal.host_factor);
-        let clock = (!rehearsal.measures).then(ask).flatten();
-        let mut command = rehearsal.command(session.path(), clock.as_ref())?;
-        let mut heard = None;
-        if output == Output::Silent {
-            let file = tempfile::tempfile().context("making a temporary file")?;
-            let end = file.try_clone().context("opening a temporary file")?;
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(end);
-            heard = Some(file);
-        } else if rehearsal.leaves_stdout {
-            command.stdout(std::io::stderr().as_fd().try_clone_to_owned().context("opening the standard error")?);
-        }
-        // The terminal's Ctrl-C reaches the script, too, which ends by it; what it did until then is reported.
-        follow_interruptions();
+        // What reads the same environment and prints for nobody.
+        let forks = rehearsal.forks.as_ref().filter(|_| output == Output::Silent && !rehearsal.measures);
+        let forks = forks.filter(|_| rehearsal.variant.settings.is_empty() && rehearsal.variant.command.is_none());
         let words: Vec<String> = rehearsal.words().iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        look_for_script(&words)?;
         let began = Instant::now();
-        let mut child = command.spawn().map_err(|error| not_started(&words, error))?;
-        let (status, timed_out) = wait(rehearsal, &mut child, session.path())?;
+        let waiting = forks.map(|forks| forks.take(&rehearsal.card)).transpose()?.flatten();
+        // A clock answers as long as it is there.
+        let (mut started, _clock) = match waiting {
+            Some(started) => {
+                let clock = rehearsal.write_settings(started.session.path(), true)?;
+                started.again()?;
+                (started, clock)
+            }
+            None => start(rehearsal, output, forks.map(Arc::as_ref), &words)?,
+        };
+        let session = started.session.path();
+        let (status, timed_out) = wait(rehearsal, &mut started.child, session)?;
         let capture = Capture {
             gpus: rehearsal.gpus.unwrap_or(1),
             lag: rehearsal.lag,
@@ -267,12 +284,43 @@ impl Executor for Processes {
             status: status.into_raw(),
             timed_out,
             interrupted: was_interrupted(),
-            last_line_of_stderr: heard.map_or_else(String::new, last_line),
-            held: HeldBack::read(session.path())?,
-            ..Capture::new(words, rehearsal.card, session.path())
+            last_line_of_stderr: started.heard.as_mut().map_or_else(String::new, last_line),
+            held: HeldBack::read(session)?,
+            ..Capture::new(words, rehearsal.card, session)
         };
-        Ok((capture.of_session()?, Some(session)))
+        let capture = capture.of_session()?;
+        Ok(match forks.filter(|_| forks::waits(session)) {
+            Some(forks) => {
+                forks.put(started);
+                (capture, None)
+            }
+            None => (capture, Some(started.session)),
+        })
     }
+}
+
+fn start(rehearsal: &Rehearsal, output: Output, forks: Option<&Forks>, words: &[String]) -> Result<(Started, Option<ClockServer>)> {
+    let session = Session::new()?;
+    let clock = rehearsal.write_settings(session.path(), forks.is_some())?;
+    let mut command = rehearsal.command(session.path())?;
+    let mut heard = None;
+    if output == Output::Silent {
+        let file = tempfile::tempfile().context("making a temporary file")?;
+        let end = file.try_clone().context("opening a temporary file")?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(end);
+        heard = Some(file);
+    } else if rehearsal.leaves_stdout {
+        command.stdout(std::io::stderr().as_fd().try_clone_to_owned().context("opening the standard error")?);
+    }
+    // The terminal's Ctrl-C reaches the script, too, which ends by it; what it did until then is reported.
+    follow_interruptions();
+    look_for_script(words)?;
+    let child = match forks {
+        Some(forks) => forks.start(command),
+        None => command.spawn(),
+    };
+    let child = child.map_err(|error| not_started(words, error))?;
+    Ok((Started { session, child, heard, card: rehearsal.card }, clock))
 }
 
 fn wait(rehearsal: &Rehearsal, child: &mut Child, session: &Path) -> Result<(ExitStatus, bool)> {
@@ -284,6 +332,11 @@ fn wait(rehearsal: &Rehearsal, child: &mut Child, session: &Path) -> Result<(Exi
         if let Some(status) = child.try_wait().context("waiting for the command")? {
             return Ok((status, false));
         }
+        if forks::waits(session)
+            && let Some(status) = forks::ended(session)
+        {
+            return Ok((status, false));
+        }
         if was_interrupted() && interrupted.is_none() {
             interrupted = Some(Instant::now());
         }
@@ -293,7 +346,8 @@ fn wait(rehearsal: &Rehearsal, child: &mut Child, session: &Path) -> Result<(Exi
             || session::has_left_nothing(session, &mut left_since)
             || session.join(FAILED).exists()
         {
-            return Ok((session::end(child)?, late));
+            let status = session::end(child)?;
+            return Ok((forks::ended(session).unwrap_or(status), late));
         }
         // Of those that run at once one compiles.
         if let Some(version) = fs::read_to_string(session.join("compiling")).ok().filter(|text| !compiles && !text.is_empty()) {
@@ -370,7 +424,7 @@ fn notebook(path: &Path) -> String {
 }
 
 /// The last line of a file with anything in it.
-pub fn last_line(mut file: File) -> String {
+pub fn last_line(file: &mut File) -> String {
     let mut end = Vec::new();
     let length = file.metadata().map_or(0, |file| file.len());
     // What cannot be read is left out.

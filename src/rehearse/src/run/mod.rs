@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod executor;
+mod forks;
 mod held;
 pub mod libraries;
 pub mod nvidia_smi;

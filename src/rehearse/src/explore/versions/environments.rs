@@ -171,13 +171,13 @@ impl Environments<'_> {
             command.args(self.python.iter().map(|version| format!("--python={version}")));
             command.args(uv.iter().map(|uv| format!("--uv={}", uv.display())));
             command.args(names.drain(..)).env_remove("PYTHONPATH").stdin(Stdio::null());
-            let heard = tempfile::tempfile().context("making a temporary file")?;
+            let mut heard = tempfile::tempfile().context("making a temporary file")?;
             command.stdout(Stdio::null()).stderr(heard.try_clone().context("opening a temporary file")?);
             let made = followed::run(&mut command);
             if !made.as_ref().is_ok_and(|status| status.success()) {
                 fs::remove_dir_all(&folder).ok();
                 made?;
-                let said = last_line(heard);
+                let said = last_line(&mut heard);
                 bail!("{}", if said.is_empty() { "it cannot be installed" } else { &said });
             }
         }

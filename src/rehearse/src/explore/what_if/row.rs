@@ -44,6 +44,7 @@ impl Combination {
                 settings: [&self.variant.settings[..], &other.variant.settings].concat(),
                 command: other.variant.command.clone().or_else(|| self.variant.command.clone()),
                 counts: true,
+                replay: None,
             },
             micro_batches: self.micro_batches.max(other.micro_batches),
             words: joined([&self.words, &other.words], "\n\n"),

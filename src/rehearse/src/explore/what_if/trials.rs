@@ -19,6 +19,7 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
 use std::env;
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
@@ -67,6 +68,7 @@ impl WhatIf {
 pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
     let (choices, mut left_out) = choices(rehearsal, trials)?;
     let asked = !trials.only.is_empty();
+    let rehearsal = &Rehearsal { forks: Some(Arc::default()), ..rehearsal.clone() };
     let counting = Rehearsal { variant: Variant { counts: true, ..Variant::default() }, ..rehearsal.clone() };
     (rehearsal.progress)("rehearsing the script as it is");
     let began = Instant::now();
@@ -96,9 +98,9 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
     let minutes = each.as_secs_f64() * choices.len() as f64 / at_once(rehearsal, &base, choices.len()) as f64 / 60.0;
     if minutes > 1.0 {
         (rehearsal.progress)(&format!(
-            "{} techniques to try, and the best of them together: some {minutes:.0} minutes at {} s each; --only NAMES tries fewer",
+            "{} techniques to try, and the best of them together: up to {:.0} minutes; --only NAMES tries fewer",
             choices.len(),
-            each.as_secs()
+            minutes.ceil()
         ));
     }
     let mut rows = try_all(rehearsal, &base, choices);

@@ -1,0 +1,98 @@
+"""Has a process that has imported torch wait, and copy itself for each rehearsal of its command: the import takes longer than most scripts' first
+steps. The other half is src/rehearse/src/run/forks.rs."""
+
+import ast
+import ctypes
+import os
+import stat
+import sys
+import threading
+import time
+
+from . import session
+from .session import SESSION, settings
+
+PR_SET_CHILD_SUBREAPER = 36
+# What a script calls before it imports torch that has no effect outside of its process.
+_HARMLESS = ("os.environ.", "os.getenv", "os.path.", "sys.path.", "warnings.", "logging.", "Path", "pathlib.Path", "str")
+
+
+def begin():
+    """Returns in each copy; and at once in a process that cannot be copied, which then is a rehearsal of its own."""
+    if not _is_command() or not _only_imported() or threading.active_count() > 1 or _has_open_files():
+        return
+    # Whatever a rehearsal starts ends with it, though its parent has gone.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    while True:
+        copy = os.fork()
+        if copy == 0:
+            settings.__dict__.update(session.read())
+            open(os.path.join(SESSION, f"{os.getpid()}.python"), "w").close()
+            if settings.replay:
+                from . import replaying
+
+                replaying.begin()
+                os._exit(0)
+            return
+        _wait_for(copy)
+        while not os.path.exists(os.path.join(SESSION, "again")):
+            time.sleep(0.005)
+        os.remove(os.path.join(SESSION, "again"))
+
+
+def _is_command():
+    """Whether the guard started this process, and no script, which would wait for its end."""
+    with open(f"/proc/{os.getppid()}/comm") as file:
+        return file.read().strip() == "vramlab-guard"
+
+
+def _only_imported():
+    """Whether all that the script has done so far is to import, so that nothing is there that copies would share."""
+    main, frame = sys.modules["__main__"].__dict__, sys._getframe()
+    while frame is not None and (frame.f_globals is not main or frame.f_code.co_name != "<module>"):
+        frame = frame.f_back
+    if frame is None:
+        return False
+    try:
+        with open(frame.f_code.co_filename, "rb") as file:
+            statements = ast.parse(file.read()).body
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return all(_is_harmless(each) for each in statements if each.lineno <= frame.f_lineno)
+
+
+def _is_harmless(statement):
+    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+        return not statement.decorator_list
+    if not isinstance(statement, (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Expr, ast.If, ast.Try)):
+        return False
+    calls = (ast.unparse(each.func) for each in ast.walk(statement) if isinstance(each, ast.Call))
+    return all(each.startswith(_HARMLESS) for each in calls)
+
+
+def _has_open_files():
+    """Whether there are any that its copies would read on from one another."""
+    names = (int(name) for name in os.listdir("/proc/self/fd"))
+    # The list of them is gone.
+    return any(stat.S_ISREG(os.fstat(each).st_mode) for each in names if each > 2 and os.path.exists(f"/proc/self/fd/{each}"))
+
+
+def _wait_for(copy):
+    """Says how a copy ended, as the guard does of a command, and when all that it left has, too."""
+    _, status = os.waitpid(copy, 0)
+    _say("copy-ended", status)
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                _say("command-ended", "")
+                os.wait()
+        except ChildProcessError:
+            break
+    _say("copy-gone", "")
+
+
+def _say(name, text):
+    path = os.path.join(SESSION, name)
+    with open(f"{path}.new", "w") as file:
+        file.write(str(text))
+    os.rename(file.name, path)
