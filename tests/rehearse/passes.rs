@@ -408,6 +408,26 @@ elif what == 'graphs':
     for _ in range(6):
         x = torch.randn(4096, 1024, device='cuda')
         kept.append(blocks[0](blocks[1](x).relu()))
+elif what == 'half':
+    blocks.half()
+    with torch.no_grad():
+        for block in blocks: block(x.half())
+elif what == 'momentum':
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.query, self.key = blocks, copy.deepcopy(blocks).requires_grad_(False)
+        def forward(self, x):
+            with torch.no_grad():
+                for of, to in zip(self.query.parameters(), self.key.parameters()): to.data = to.data * 0.9 + of.data * 0.1
+            return self.query[0](x).square().mean()
+    both = Both()
+    optimizer = torch.optim.SGD(both.query.parameters(), 0.1)
+    for _ in range(3): both(x).backward(); optimizer.step(); optimizer.zero_grad()
+elif what == 'history':
+    optimizer = torch.optim.LBFGS(blocks[0].parameters(), max_iter=2, history_size=40)
+    def loss(): optimizer.zero_grad(); lost = blocks[0](x).square().mean(); lost.backward(); return lost
+    for _ in range(6): optimizer.step(loss)
 elif what == 'create_graph':
     for _ in range(6):
         blocks[0](x).norm().backward(create_graph=True)
@@ -450,6 +470,20 @@ fn a_variable_is_named_where_nothing_else_holds_the_memory_and_a_copy_is_no_acti
     assert!(said.contains("backward(create_graph=True), which leaves gradients with their graphs"), "{said}");
     // PyTorch warns of it, and of its own line.
     assert!(said.contains("autograd/graph.py:") && !said.contains("vramlab_rehearsal"), "{said}");
+
+    // What replaces a weight, and is replaced, is one: before the first pass, and within a pass.
+    let (said, answer) = of("half");
+    assert_eq!(held(&answer, "parameters"), weights + weights / 8 / 2, "{said}");
+    let (said, answer) = of("momentum");
+    // With the one that is about to be replaced.
+    assert_eq!(held(&answer, "parameters"), 2 * weights + weights / 8, "{said}");
+    assert!(said.contains("a checkpoint of parameters and buffers takes about 64.0 MiB"), "{said}");
+
+    // An optimizer's state, too, that grows after the steps that are rehearsed.
+    let (said, answer) = of("history");
+    assert!(held(&answer, "optimizer state") > 4 * weights / 8, "{said}");
+    assert!(said.contains("Not reached: the whole history of LBFGS, "), "{said}");
+    assert!(said.contains(" of 40 steps so far, 8.0 MiB each"), "{said}");
 
     // Of the model and of the momentum, or of the model.
     for (what, copies) in [("deepcopy", 2 * weights), ("clone", weights)] {

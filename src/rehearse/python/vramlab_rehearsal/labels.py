@@ -183,9 +183,9 @@ def label_copies(tensors):
 @guarded("labels of weights that a forward pass replaced")
 def _label_replaced(root):
     """What a pass gave parameters as new memory, as a momentum encoder's `parameter.data = ...` does."""
-    before = _addresses.get(root)
-    now = _addresses[root] = [_address(parameter) for parameter in root.parameters()]
-    if before is not None and now != before:
+    now = [_address(parameter) for parameter in root.parameters()]
+    if now != _addresses.get(root):
+        _addresses[root] = now
         label_root(root)
 
 
@@ -337,6 +337,17 @@ def state(optimizer):
                 if isinstance(value, torch.Tensor):
                     _label(value, STATE, name)
     _tell()
+
+
+def unfinished_histories():
+    """Of optimizers as L-BFGS, which remember some last steps: how many they do so far, of how many, and bytes of each."""
+    for optimizer in list(_optimizers):
+        most = optimizer.param_groups[0].get("history_size", 0)
+        for values in optimizer.state.values():
+            made = values.get("old_dirs") or [] if isinstance(values, dict) else []
+            if 0 < len(made) < most:
+                # A step's direction, and the change of the gradient.
+                yield type(optimizer).__name__, len(made), most, 2 * made[0].nbytes
 
 
 @guarded("labels of tensors")

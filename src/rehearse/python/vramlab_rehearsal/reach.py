@@ -226,6 +226,9 @@ def tell():
     for loader in gc.get_objects():
         if issubclass(type(loader), torch.utils.data.DataLoader) and loader not in _iterated and id(loader) in names:
             found.setdefault("evaluation", []).append((f"nothing was read from the DataLoader {names[id(loader)]}", "", 0))
+    for name, made, most, each in labels.unfinished_histories():
+        what = f"{made} of {most} steps so far, {each / 2**20:.1f} MiB each"
+        found.setdefault(f"the whole history of {name}", []).append((what, "", 0))
     for file in dict.fromkeys((*own_files(), *_of_started_library())):
         _of_source(file, found)
     known = {(file, line) for evidence in found.values() for _, file, line in evidence}

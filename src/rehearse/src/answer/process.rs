@@ -171,7 +171,7 @@ fn on_device(trace: &Trace, blocks: &[MemoryBlock], casts_weights: bool, device:
         explicit_attention: explicit_attention(trace, blocks, device, moment),
         without_cudnn: without_cudnn(trace, device),
         exception: trace.exception.as_ref().map(|exception| failure(trace, exception)),
-        checkpoint: checkpoint(blocks, device),
+        checkpoint: checkpoint(events, blocks, device),
         has_loader: !trace.loaders.is_empty(),
         in_use: in_use(trace, casts_weights, device),
         moment,
@@ -179,19 +179,23 @@ fn on_device(trace: &Trace, blocks: &[MemoryBlock], casts_weights: bool, device:
     }
 }
 
-fn checkpoint(blocks: &[MemoryBlock], device: u16) -> Checkpoint {
+/// What is there between phases: within one, weights may be replaced.
+fn checkpoint(events: &[Event], blocks: &[MemoryBlock], device: u16) -> Checkpoint {
     let is_saved = |block: &&MemoryBlock| {
         block.device == device && [Category::Parameters, Category::Buffers, Category::OptimizerState].contains(&block.category)
     };
     let saved: Vec<&MemoryBlock> = blocks.iter().filter(is_saved).collect();
     let made = saved.iter().map(|block| (block.made(), block.rounded));
     let freed = saved.iter().filter_map(|block| Some((block.freed()?, -block.rounded)));
-    let mut changes: Vec<(usize, i64)> = made.chain(freed).collect();
-    changes.sort_unstable();
+    let is_between = |(at, event): &(usize, &Event)| matches!(event.kind, Kind::Mark | Kind::Pass) || at + 1 == events.len();
+    let between = events.iter().enumerate().filter(is_between).map(|(at, _)| (at, 0));
+    let mut changes: Vec<(usize, i64)> = made.chain(freed).chain(between).collect();
+    changes.sort_unstable_by_key(|(at, _)| *at);
     let levels = changes.iter().scan(0, |bytes, (_, change)| {
         *bytes += change;
-        Some(*bytes)
+        Some((*change == 0).then_some(*bytes))
     });
+    let levels = levels.flatten();
     Checkpoint {
         bytes: levels.max().unwrap_or(0).unsigned_abs(),
         has_state: saved.iter().any(|block| block.category == Category::OptimizerState),

@@ -312,9 +312,7 @@ fn verdict(answer: &Answer) -> String {
     });
     let less = answer.went_on_after().map_or(String::new(), |caught| {
         let (line, tried, free) = (place_or_not(caught.line.as_ref()), bytes(caught.tried), bytes(caught.free));
-        format!(
-            " after it went on with less: {tried} more was too much at {line}, with {free} free, and what then worked is shown here"
-        )
+        format!(" after it went on with less: {line} asked for {tried} with {free} free, and what then worked is shown here")
     });
     let until = match answer.peak_reserved {
         0 => "before it used the GPU.".to_string(),
@@ -638,9 +636,9 @@ pub fn unknowns(worst: &ProcessAnswer) -> [Finding; 2] {
 }
 
 fn caught_at(row: &Caught) -> String {
-    let times = if row.times > 1 { format!("{} times, at most", row.times) } else { "once,".to_string() };
+    let times = if row.times > 1 { format!("{} times, at most:", row.times) } else { "once:".to_string() };
     let [tried, free, largest] = [row.tried, row.free, row.largest].map(bytes);
-    format!("{} {times} {tried} more with {free} free: {largest} of tensors", place_or_not(row.line.as_ref()))
+    format!("{} {times} asked for {tried} with {free} free ({largest} of tensors in all)", place_or_not(row.line.as_ref()))
 }
 
 fn unreached_at(row: &SkippedCode) -> String {
