@@ -947,3 +947,56 @@ fn on_a_real_gpu_a_script_is_measured_whether_it_trains_or_not() {
         assert!(printed.contains("measured as it should be"), "{what}: {printed}{}", said(&output));
     }
 }
+
+/// What it imports before torch counts its processes; and it may read on from a file that it opened before.
+const COUNTED: &str = "
+import counted
+OPENED
+import torch
+from torch import nn
+width = WIDTH
+model = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(torch.randn(64, width, device='cuda')).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+";
+
+#[test]
+fn techniques_are_tried_in_copies_of_a_process_that_copies_share_nothing_of() {
+    let of = |opened: &str, width: &str, before: &str| {
+        let scene = Scene::new(&COUNTED.replace("OPENED", opened).replace("WIDTH", width));
+        std::fs::write(scene.path("numbers.txt"), "1024\n").unwrap();
+        std::fs::write(scene.path("counted.py"), format!("open({:?}, 'a').write('x')\n{before}", scene.path("started"))).unwrap();
+        let only = "fused,for-loop,factored";
+        let (output, rows) = scene.run(&["rehearse", "--gpu", "rtx-4090", "--writes", "--what-if", "--only", only], &[]);
+        assert!(output.status.success(), "{}", said(&output));
+        let bytes = |row: &Value| (row["techniques"].to_string(), row["peak_allocated"].as_i64(), row["needs_at_least"].as_i64());
+        let mut bytes: Vec<_> = rows.as_array().unwrap().iter().map(bytes).collect();
+        bytes.sort();
+        (bytes, std::fs::read_to_string(scene.path("started")).unwrap().len())
+    };
+    let (copied, processes) = of("", "1024", "");
+    // As many as run at once.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    assert!(copied.len() == 4 && copied.iter().all(|row| row.1.is_some() && row.2.is_some()), "{copied:?}");
+    assert_eq!(processes, cores.min(3), "one for each core");
+    let here = "open(__file__.replace('train.py', 'numbers.txt'))";
+    for (opened, width, before) in [
+        // A file, whose place copies would share.
+        (&*format!("numbers = {here}"), "int(next(numbers))", ""),
+        // A thread, which copies would not have.
+        (
+            "",
+            "counted.found.result()",
+            "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor()\nfound = pool.submit(int, 1024)\n",
+        ),
+        // Anything that it calls.
+        ("import tempfile\nfolder = tempfile.mkdtemp()", "1024", ""),
+    ] {
+        let (alone, processes) = of(opened, width, before);
+        assert_eq!(alone, copied, "{opened}{before}");
+        assert!(processes >= 4, "{opened}{before}: {processes}");
+    }
+}

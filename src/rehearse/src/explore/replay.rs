@@ -100,18 +100,16 @@ impl AllocationTrace {
         // Every version reads the older name.
         let settings =
             self.settings.iter().flat_map(|set| [("PYTORCH_ALLOC_CONF", set.clone()), ("PYTORCH_CUDA_ALLOC_CONF", set.clone())]);
-        // A copy of the script's process has its settings, but for those of a technique.
-        let is_copied = rehearsal.forks.is_some() && rehearsal.variant.settings.is_empty() && rehearsal.variant.command.is_none();
         let program = "from vramlab_rehearsal import replaying; replaying.begin()";
         let words = [self.python.as_str(), "-c", program].map(OsString::from);
         let variant = Variant {
-            command: (!is_copied).then(|| words.into()),
-            settings: if is_copied { Vec::new() } else { settings.collect() },
+            command: Some(words.into()),
+            settings: settings.collect(),
             replay: Some((function, serde_json::to_vec(asked)?)),
             ..Variant::default()
         };
         // What writes is our own.
-        let run = Rehearsal { variant, writes: rehearsal.writes || !is_copied, ..rehearsal.clone() }.run_in_silence()?;
+        let run = Rehearsal { variant, writes: true, ..rehearsal.clone() }.run_in_silence()?;
         let answer = run.replayed.as_deref().with_context(|| run.end())?;
         serde_json::from_slice(answer).context("reading the answer of PyTorch's allocator")
     }

@@ -256,9 +256,11 @@ impl Rehearsal {
 
 impl Executor for Processes {
     fn run(&self, rehearsal: &Rehearsal, output: Output) -> Result<(Capture, Option<Session>)> {
-        // What reads the same environment and prints for nobody.
-        let forks = rehearsal.forks.as_ref().filter(|_| output == Output::Silent && !rehearsal.measures);
-        let forks = forks.filter(|_| rehearsal.variant.settings.is_empty() && rehearsal.variant.command.is_none());
+        // What reads the same environment and prints for nobody; a replay needs no process of its own where one waits.
+        let Variant { settings, command, replay, .. } = &rehearsal.variant;
+        let is_copy =
+            output == Output::Silent && !rehearsal.measures && settings.is_empty() && (command.is_none() || replay.is_some());
+        let forks = rehearsal.forks.as_deref().filter(|_| is_copy);
         let words: Vec<String> = rehearsal.words().iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let began = Instant::now();
         let waiting = forks.map(|forks| forks.take(&rehearsal.card)).transpose()?.flatten();
@@ -269,7 +271,7 @@ impl Executor for Processes {
                 started.again()?;
                 (started, clock)
             }
-            None => start(rehearsal, output, forks.map(Arc::as_ref), &words)?,
+            None => start(rehearsal, output, forks.filter(|_| replay.is_none()), &words)?,
         };
         let session = started.session.path();
         let (status, timed_out) = wait(rehearsal, &mut started.child, session)?;
