@@ -1043,6 +1043,11 @@ if __name__ == '__main__':
         assert_eq!((&epoch["steps"], &epoch["cost"]), (&16.into(), &serde_json::Value::Null));
         assert!((epoch["seconds"].as_f64().unwrap() / time["step_seconds"].as_f64().unwrap() - 16.0).abs() < 1e-9, "{epoch}");
         assert!(seen.error().contains("An epoch is 16 steps: "), "{}", seen.error());
+        // Without a step it has as many forward passes, also where the second one runs out of memory.
+        let fills = "torch.empty(globals().setdefault('n', []).append(0) or (len(n) > 1) << 38, device='cuda')";
+        let scores = script(0.5, 2, method).replace(".backward()", "").replace("optimizer.step()", fills);
+        let scored = rehearse(&["--gpu", "h100"], &scores);
+        assert!(scored.error().contains("An epoch is 16 forward passes: "), "{}", scored.error());
         assert!(
             seen.error().contains("your loader gives") && seen.error().contains("workers of this CPU would do"),
             "{}",

@@ -7,7 +7,7 @@ use super::nccl::{self, NcclBuffers};
 use super::out_of_memory::Caught;
 use super::process::{ProcessAnswer, process_answers};
 use super::streams::HeldByStreams;
-use super::time::{Loading, Prediction, predict};
+use super::time::{Loading, Prediction, TOKEN, predict};
 use crate::capture::held::HeldBack;
 use crate::capture::plain::on_one_line;
 use crate::capture::process::Trace;
@@ -347,8 +347,12 @@ fn gpus(run: &Capture) -> u32 {
 fn predicted(run: &Capture, steps: u32) -> (Option<Prediction>, Option<String>) {
     let predicted = |trace: &Trace| {
         let mut time = predict(trace, &run.card, steps, run.host_factor)?;
-        let loading = Loading::of(trace, &run.traces, time.seconds(), (steps, run.cores));
-        time.epoch = loading.as_ref().and_then(|loading| loading.steps_per_epoch).map(|steps| time.of_steps(steps));
+        // Batches of a forward pass, where there is no step.
+        let rounds = time.passes.map_or(steps, |passes| passes as u32);
+        let loading = Loading::of(trace, &run.traces, time.seconds(), (rounds, run.cores));
+        // Texts of several lengths have as many tokens as they have.
+        let each = loading.as_ref().filter(|_| time.unit != TOKEN);
+        time.epoch = each.and_then(|loading| loading.steps_per_epoch).map(|steps| time.of_steps(steps));
         time.loading = loading;
         Ok(time)
     };

@@ -104,7 +104,8 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
         };
         let (took, range) = (seconds(epoch.seconds), between(epoch.low_seconds, epoch.high_seconds));
         let data = if is_loaded_here { "with the processor time of loading its data" } else { "without waiting for data" };
-        writeln!(text, "  An epoch is {} steps: {took} ({range}){cost} {data} (predicted).", epoch.steps)?;
+        let rounds = if time.passes.is_some() { "forward passes" } else { "steps" };
+        writeln!(text, "  An epoch is {} {rounds}: {took} ({range}){cost} {data} (predicted).", epoch.steps)?;
     }
     if let Some(loading) = &time.loading {
         writeln!(text, "  {}.", loading.text())?;

@@ -18,5 +18,5 @@ pub use calibrate::{SCRIPT as CALIBRATION, calibrated, work_of};
 pub use clock::clock;
 pub use constants::{use_file as use_constants, use_launch_seconds};
 pub use loading::Loading;
-pub use predict::{NOT_MODELLED, Prediction, TimeChange, by_class, predict};
+pub use predict::{NOT_MODELLED, Prediction, TOKEN, TimeChange, by_class, predict};
 pub use prices::{Cost, use_file as use_prices};

@@ -21,6 +21,7 @@ use std::hash::Hash;
 const ALIKE: f64 = 0.95;
 
 const FORWARD_PASS: &str = "forward pass";
+pub const TOKEN: &str = "token";
 
 /// What the host takes to launch a kernel, beyond what it takes in a rehearsal, where a launch does nothing.
 const LAUNCH_SECONDS: f64 = 4e-6;
@@ -308,7 +309,7 @@ impl<'a> Stretch<'a> {
         // One alone may have no name for its size: a pass that launched nothing has a size and no work.
         let batch = if trace.pass_batches.len() == passes.len() { trace.pass_batches[at] } else { Default::default() };
         Some(Stretch {
-            unit: if generates { "token" } else { FORWARD_PASS },
+            unit: if generates { TOKEN } else { FORWARD_PASS },
             works: passes[at].iter().collect(),
             before: at.checked_sub(1).map_or_else(Vec::new, |before| passes[before].iter().collect()),
             batch,
