@@ -1000,3 +1000,53 @@ fn techniques_are_tried_in_copies_of_a_process_that_copies_share_nothing_of() {
         assert!(processes >= 4, "{opened}{before}: {processes}");
     }
 }
+
+const RANKS: &str = "
+import os, torch
+from torch import nn
+torch.distributed.init_process_group('nccl')
+torch.cuda.set_device(int(os.environ['LOCAL_RANK']))
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512)) for _ in range(6))
+    def forward(self, x):
+        for block in self.blocks: x = block(x)
+        return x
+model = nn.parallel.DistributedDataParallel(Net().cuda())
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(torch.randn(4096, 512, device='cuda')).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+";
+
+/// A launcher's own process runs no module; and all launchers listen at the same port.
+#[test]
+fn techniques_are_tried_on_ranks_and_not_on_their_launcher() {
+    let scene = Scene::new(RANKS);
+    let json = scene.path("answer.json");
+    let output = Command::new(VRAMLAB)
+        .args([
+            "rehearse",
+            "--gpu",
+            "a100-40g",
+            "--what-if",
+            "--only",
+            "checkpoint-every,autocast-bf16,fused,8-bit-torchao+in-place",
+        ])
+        .args(["--json", json.to_str().unwrap(), "--"])
+        .arg(common::python())
+        .args(["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29500"])
+        .arg(scene.path("train.py"))
+        .output()
+        .unwrap();
+    let rows: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    let needs = |names: &[&str]| row(&rows, names)["needs_at_least"].as_i64().unwrap_or_else(|| panic!("{}", said(&output)));
+    // Activations of six blocks, of which one is there at a time; and their halves.
+    assert!(needs(&["checkpoint-every"]) < needs(&[]) - (100 << 20), "{}", said(&output));
+    assert!(needs(&["autocast-bf16"]) < needs(&[]), "{}", said(&output));
+    assert!(needs(&["fused"]) <= needs(&[]), "{}", said(&output));
+    let why = row(&rows, &["8-bit-torchao", "in-place"])["reason"].as_str().unwrap_or_default();
+    assert!(!why.contains("runs no module") && !why.contains("address already in use"), "{why}");
+}

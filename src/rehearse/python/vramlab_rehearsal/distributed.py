@@ -24,6 +24,8 @@ def follow(torch):
     if not torch.distributed.is_available():
         return
     distributed = torch.distributed
+    if not settings.measures:
+        _move_ports(distributed.TCPStore)
     init = distributed.init_process_group
 
     @functools.wraps(init)
@@ -44,6 +46,16 @@ def follow(torch):
     # Scripts ask for the backend that they wanted.
     _replace(distributed.get_backend, _renamed(distributed.get_backend))
     imports.when_imported("torch.distributed.pipelining.stage", _stages_alone)
+
+
+def _move_ports(original):
+    """Launchers and scripts name one, such as 29500: a rehearsal that runs beside another, or beside a training, has its own. What the system chose stays."""
+
+    class TCPStore(original):
+        def __init__(self, host_name, port, *arguments, **more):
+            super().__init__(host_name, settings.ports + port % 8 if 0 < port < 32768 else port, *arguments, **more)
+
+    _replace(original, TCPStore)
 
 
 BACKEND = "vramlab"

@@ -9,17 +9,20 @@ import sys
 import threading
 import time
 
-from . import session
+from . import replaying, session
 from .session import SESSION, settings
 
 PR_SET_CHILD_SUBREAPER = 36
 # What a script calls before it imports torch that has no effect outside of its process.
 _HARMLESS = ("os.environ.", "os.getenv", "os.path.", "sys.path.", "warnings.", "logging.", "Path", "pathlib.Path", "str")
+# Packages that start threads of their own, which a copy would wait for; those of OpenBLAS, under NumPy, start anew.
+_WITH_THREADS = ("grpc", "jax", "tensorflow")
 
 
 def begin():
     """Returns in each copy; and at once in a process that cannot be copied, which then is a rehearsal of its own."""
-    if not _is_command() or not _only_imported() or threading.active_count() > 1 or _has_open_files():
+    has_threads = threading.active_count() > 1 or any(name in sys.modules for name in _WITH_THREADS)
+    if not _is_command() or not _only_imported() or has_threads or _has_open_files():
         return
     # Whatever a rehearsal starts ends with it, though its parent has gone.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -29,8 +32,6 @@ def begin():
             settings.__dict__.update(session.read())
             open(os.path.join(SESSION, f"{os.getpid()}.python"), "w").close()
             if settings.replay:
-                from . import replaying
-
                 replaying.begin()
                 os._exit(0)
             return

@@ -19,9 +19,9 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{self, Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{fmt, fs, thread};
 
@@ -183,9 +183,12 @@ impl Rehearsal {
     fn settings(&self, clock: Option<&ClockServer>, forks: bool) -> Result<Value> {
         let text = |path: &Path| path.to_str().map(str::to_string).with_context(|| format!("{} is no text", path.display()));
         let Libraries { folder, compiled, carried, graphs, hub } = &self.libraries;
+        // Eight of this rehearsal's own, above those that the system gives away.
+        static REHEARSED: AtomicU32 = AtomicU32::new(0);
+        let ports = 61_000 + (process::id() * 64 + REHEARSED.fetch_add(1, Ordering::Relaxed) * 8) % 4_528;
         Ok(json!({
             // Of the trace, which its reader looks for; and whom to ask for predicted time.
-            "version": VERSION, "clock": clock.map(|server| &server.name), "clocks": self.clock,
+            "version": VERSION, "clock": clock.map(|server| &server.name), "clocks": self.clock, "ports": ports,
             "steps": self.steps, "gpus": self.gpus, "cards": self.cards,
             "rank": self.rank, "sent": self.sent.as_deref().map(text).transpose()?,
             "longest": self.longest, "fake_data": self.fake_data, "no_init": self.no_init, "eager": self.eager,

@@ -16,6 +16,7 @@ use crate::show::text::{attention, needless, short_failure};
 use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
 use serde::Serialize;
+use sim::trace::Kind;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
 use std::env;
@@ -253,8 +254,17 @@ struct Failed {
     outcomes: Vec<TechniqueOutcome>,
 }
 
+/// What became of each technique, in the process that has most to say of it: a launcher's runs no module, and uses no GPU.
 fn outcomes(run: &Capture) -> Vec<TechniqueOutcome> {
-    run.traces.iter().flat_map(|trace| trace.techniques.clone()).collect()
+    let all = || run.traces.iter().flat_map(|trace| trace.techniques.iter().map(move |outcome| (trace, outcome)));
+    let weight = |(trace, outcome): &(&Trace, &TechniqueOutcome)| {
+        let uses_gpu = trace.events.iter().any(|event| event.kind == Kind::Alloc);
+        let is_parent = run.traces.iter().any(|other| other.process.parent == trace.process.id);
+        (outcome.applied, uses_gpu, !is_parent)
+    };
+    let names: BTreeSet<&String> = all().map(|(_, outcome)| &outcome.technique).collect();
+    let of_name = |name: &String| all().filter(|(_, outcome)| outcome.technique == *name).max_by_key(weight);
+    names.into_iter().filter_map(of_name).map(|(_, outcome)| outcome.clone()).collect()
 }
 
 fn ran_out(run: &Capture) -> bool {
