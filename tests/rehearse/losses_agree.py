@@ -1,5 +1,6 @@
 """Values and gradients of `chunked-loss` and `fused-linear-loss` against PyTorch's own cross-entropy, on the CPU; prints what was compared."""
 
+import copy
 import importlib.util
 import itertools
 import sys
@@ -54,6 +55,11 @@ for bias, reduction, ignore_index in itertools.product((True, False), ("mean", "
         results.append([loss, x.grad, *(parameter.grad for parameter in head.parameters())])
     for ours, theirs in zip(results[1], results[0]):
         close(ours, theirs, 1e-5, f"fused, bias {bias}, {reduction}")
+    # A copy, as of averaged weights, computes with its own.
+    copied = copy.deepcopy(deferred)
+    for parameter in copied.parameters():
+        parameter.data.zero_()
+    assert copied(hidden.clone().requires_grad_()).abs().max() == 0 and plain(hidden).abs().max() > 0
     # What else is asked of the logits finds them.
     x = hidden.clone().requires_grad_()
     assert torch.equal(deferred(x).argmax(-1), plain(x).argmax(-1)) and deferred(x).shape == plain(x).shape

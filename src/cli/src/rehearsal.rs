@@ -485,7 +485,12 @@ fn what_if(options: &RehearseOptions, rehearsal: &Rehearsal, batch: Option<Batch
         }
     }
     options.outputs.said.say(found.rows(), &text)?;
-    Ok(status(if found.fits() { RehearsalVerdict::Fits } else { RehearsalVerdict::DoesNotFit }))
+    Ok(status(match found.fits() {
+        // What was not tried might.
+        _ if rehearse::was_interrupted() => RehearsalVerdict::Interrupted,
+        true => RehearsalVerdict::Fits,
+        false => RehearsalVerdict::DoesNotFit,
+    }))
 }
 
 /// The exit status of the first answer that has another than 0.

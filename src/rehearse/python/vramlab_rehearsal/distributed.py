@@ -53,7 +53,7 @@ def _move_ports(original):
 
     class TCPStore(original):
         def __init__(self, host_name, port, *arguments, **more):
-            super().__init__(host_name, settings.ports + port % 8 if 0 < port < 32768 else port, *arguments, **more)
+            super().__init__(host_name, settings.ports + port % 16 if 0 < port < 32768 else port, *arguments, **more)
 
     _replace(original, TCPStore)
 

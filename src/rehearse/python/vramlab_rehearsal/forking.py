@@ -4,6 +4,7 @@ steps. The other half is src/rehearse/src/run/forks.rs."""
 import ast
 import ctypes
 import os
+import re
 import stat
 import sys
 import threading
@@ -14,7 +15,7 @@ from .session import SESSION, settings
 
 PR_SET_CHILD_SUBREAPER = 36
 # What a script calls before it imports torch that has no effect outside of its process.
-_HARMLESS = ("os.environ.", "os.getenv", "os.path.", "sys.path.", "warnings.", "logging.", "Path", "pathlib.Path", "str")
+_HARMLESS = re.compile(r"(os\.environ|os\.path|sys\.path|warnings|logging)\.\w+|os\.getenv|(pathlib\.)?Path(\(.*\)\.(resolve|absolute))?|str")
 # Packages that start threads of their own, which a copy would wait for; those of OpenBLAS, under NumPy, start anew.
 _WITH_THREADS = ("grpc", "jax", "tensorflow")
 
@@ -63,12 +64,13 @@ def _only_imported():
 
 
 def _is_harmless(statement):
-    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-        return not statement.decorator_list
-    if not isinstance(statement, (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Expr, ast.If, ast.Try)):
-        return False
+    kinds = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Expr, ast.If, ast.Try)
+    if isinstance(statement, ast.FunctionDef):
+        # What it does is done when it is called; its defaults are made here.
+        defaults = [*statement.args.defaults, *filter(None, statement.args.kw_defaults)]
+        return not statement.decorator_list and not any(isinstance(each, ast.Call) for one in defaults for each in ast.walk(one))
     calls = (ast.unparse(each.func) for each in ast.walk(statement) if isinstance(each, ast.Call))
-    return all(each.startswith(_HARMLESS) for each in calls)
+    return isinstance(statement, kinds) and all(_HARMLESS.fullmatch(each) for each in calls)
 
 
 def _has_open_files():

@@ -126,5 +126,10 @@ class DeferredLogits(torch.Tensor):
 
 def defer_logits(head):
     """Has a linear layer put off its product while gradients are wanted."""
-    forward = head.forward
-    head.forward = lambda x: DeferredLogits(x, head.weight, head.bias) if torch.is_grad_enabled() else forward(x)
+    plain = type(head).forward
+
+    def forward(self, x):
+        return DeferredLogits(x, self.weight, self.bias) if torch.is_grad_enabled() else plain(self, x)
+
+    # Bound to the layer, so that a copy of the model has its own.
+    head.forward = forward.__get__(head)

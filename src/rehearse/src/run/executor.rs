@@ -183,9 +183,9 @@ impl Rehearsal {
     fn settings(&self, clock: Option<&ClockServer>, forks: bool) -> Result<Value> {
         let text = |path: &Path| path.to_str().map(str::to_string).with_context(|| format!("{} is no text", path.display()));
         let Libraries { folder, compiled, carried, graphs, hub } = &self.libraries;
-        // Eight of this rehearsal's own, above those that the system gives away.
+        // Sixteen of this rehearsal's own, above those that the system gives away.
         static REHEARSED: AtomicU32 = AtomicU32::new(0);
-        let ports = 61_000 + (process::id() * 64 + REHEARSED.fetch_add(1, Ordering::Relaxed) * 8) % 4_528;
+        let ports = 61_000 + process::id().wrapping_mul(8).wrapping_add(REHEARSED.fetch_add(1, Ordering::Relaxed)) % 283 * 16;
         Ok(json!({
             // Of the trace, which its reader looks for; and whom to ask for predicted time.
             "version": VERSION, "clock": clock.map(|server| &server.name), "clocks": self.clock, "ports": ports,

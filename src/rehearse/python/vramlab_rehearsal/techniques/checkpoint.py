@@ -30,24 +30,26 @@ def keep_products():
 
 def in_segments(blocks):
     """Blocks that are called one after the other, as segments of sqrt(n) of which each keeps its input alone."""
+    from functools import partial
     from math import ceil, sqrt
 
     from torch.utils.checkpoint import checkpoint
 
+    def run(forwards, x, *arguments, **more):
+        for forward in forwards:
+            x = forward(x, *arguments, **more)
+        return x
+
     blocks = list(blocks)
     size = ceil(sqrt(len(blocks)))
     for start in range(0, len(blocks), size):
-        forwards = [block.forward for block in blocks[start : start + size]]
-
-        def run(x, *arguments, forwards=forwards, **more):
-            for forward in forwards:
-                x = forward(x, *arguments, **more)
-            return x
-
+        first, *others = blocks[start : start + size]
+        # Bound to their blocks, so that a copy of the model has its own.
+        forwards = [block.forward for block in (first, *others)]
         # The first block of a segment runs all of it, the others hand on what they are given.
-        blocks[start].forward = lambda x, *arguments, run=run, **more: checkpoint(run, x, *arguments, use_reentrant=False, **more)
-        for block in blocks[start + 1 : start + size]:
-            block.forward = lambda x, *arguments, **more: x
+        first.forward = partial(checkpoint, partial(run, forwards), use_reentrant=False)
+        for block in others:
+            block.forward = partial(run, [])
 
 
 @technique

@@ -3,7 +3,7 @@
 
 use super::row::{Burdens, Combination, MeasuredStep, VariantRow};
 use super::show;
-use super::techniques::{ALLOCATOR, MEMORY_BUDGET, SETTINGS, SMALLER, Technique, is_for, techniques};
+use super::techniques::{ALLOCATOR, COMPILING, MEMORY_BUDGET, SETTINGS, SMALLER, Technique, is_for, techniques};
 use crate::answer::{Answer, HostMemory, RehearsalVerdict, SimulatedGpu, answer, trains};
 use crate::capture::host::memory_of_this_machine;
 use crate::capture::plain::{first_line, on_one_line};
@@ -14,6 +14,7 @@ use crate::explore::template::FlagTemplate;
 use crate::run::executor::{Rehearsal, Variant, WAS_INTERRUPTED, was_interrupted};
 use crate::show::text::{attention, needless, short_failure};
 use anyhow::{Context, Result, bail, ensure};
+use base::order::distinct;
 use base::units::Bytes;
 use serde::Serialize;
 use sim::trace::Kind;
@@ -95,11 +96,13 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
             None => tried.push(choice),
         }
     }
+    // What compiles takes minutes, and has no predicted time: all else is known before.
+    tried.sort_by_key(|choice| choice.groups.contains(&COMPILING));
     let choices = tried;
     let minutes = each.as_secs_f64() * choices.len() as f64 / at_once(rehearsal, &base, choices.len()) as f64 / 60.0;
     if minutes > 1.0 {
         (rehearsal.progress)(&format!(
-            "{} techniques to try, and the best of them together: up to {:.0} minutes; --only NAMES tries fewer",
+            "{} techniques to try, and the best of them together: about {:.0} minutes; --only NAMES tries fewer",
             choices.len(),
             minutes.ceil()
         ));
@@ -262,7 +265,7 @@ fn outcomes(run: &Capture) -> Vec<TechniqueOutcome> {
         let is_parent = run.traces.iter().any(|other| other.process.parent == trace.process.id);
         (outcome.applied, uses_gpu, !is_parent)
     };
-    let names: BTreeSet<&String> = all().map(|(_, outcome)| &outcome.technique).collect();
+    let names = distinct(all().map(|(_, outcome)| &outcome.technique));
     let of_name = |name: &String| all().filter(|(_, outcome)| outcome.technique == *name).max_by_key(weight);
     names.into_iter().filter_map(of_name).map(|(_, outcome)| outcome.clone()).collect()
 }
