@@ -192,8 +192,9 @@ impl Prediction {
         if is_cut { before.step_seconds * self.total_seconds / before.total_seconds } else { self.step_seconds }
     }
 
-    /// Beside the script as it is; a change of layout has a band of its own.
-    pub fn change_from(&self, before: &Prediction, changes_layout: bool) -> TimeChange {
+    /// Beside the script as it is; a change of layout has a band of its own, and where the host bounds either, it is wider by what the host's times
+    /// differ from run to run.
+    pub fn change_from(&self, before: &Prediction, changes_layout: bool, host_noise: f64) -> TimeChange {
         // Of forward passes for each sample: their batch may be another one.
         let samples = |of: &Prediction| of.samples.filter(|_| of.passes.is_some()).map_or(1.0, |samples| samples as f64);
         let more = samples(before) / samples(self);
@@ -207,7 +208,8 @@ impl Prediction {
             return TimeChange { share: 0.0, low: 0.0, high: 0.0 };
         }
         let (low, high) = band(if changes_layout { "layout" } else { "ratio" });
-        TimeChange { share: ratio - 1.0, low: ratio * low - 1.0, high: ratio * high - 1.0 }
+        let noise = if [self, before].iter().any(|of| of.host_seconds > of.device_seconds) { host_noise } else { 1.0 };
+        TimeChange { share: ratio - 1.0, low: ratio * low / noise - 1.0, high: ratio * high * noise - 1.0 }
     }
 }
 

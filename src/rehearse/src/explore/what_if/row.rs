@@ -156,7 +156,7 @@ impl VariantRow {
             extra_share: flops.map_or(0.0, |(extra, before)| extra as f64 / before.max(1) as f64),
             seconds: measured.seconds,
             predicted_seconds: time.map(|time| before.map_or(time.step_seconds, |before| time.seconds_beside(before))),
-            predicted_change: time.zip(before).map(|(now, before)| now.change_from(before, changes_layout)),
+            predicted_change: time.zip(before).map(|(now, before)| now.change_from(before, changes_layout, base.host_noise)),
             is_without_time: time.is_none() && base.time.is_ok(),
             fits: measured.fits,
             pinned: measured.host.pinned,
@@ -258,6 +258,8 @@ pub struct MeasuredStep {
     pub imported: Option<Vec<String>>,
     /// In whole sentences, what the peak says nothing of: values that nobody computed, growth, code that was not reached.
     pub limits: Vec<String>,
+    /// How many times as long as another of the same the host's part may take on this machine.
+    pub host_noise: f64,
 }
 
 impl MeasuredStep {
