@@ -156,6 +156,24 @@ fn passes_that_were_one_count_together() {
     begins.windows(2).for_each(|ends| work[ends[0].midpoint(ends[1])].begins_pass = true);
     let (before, now) = (of(&whole), of(&cut));
     assert!(now.passes > before.passes && now.step_seconds < 0.8 * before.step_seconds);
-    let change = now.change_from(&before, false);
+    let change = now.change_from(&before, false, 1.0);
     assert!(change.share.abs() < 0.05 && (now.seconds_beside(&before) / before.step_seconds - 1.0).abs() < 0.05, "{change:?}");
+}
+
+/// What the host's times differ from run to run widens the band of a change where it bounds the step, and no other.
+#[test]
+fn a_band_is_as_wide_as_the_hosts_times_differ_where_it_bounds_the_step() {
+    let capture = rehearse::Capture::open(&common::root().join("tests/rehearse/captures/tokens.cap")).unwrap();
+    let of = |factor: f64| rehearse::time::predict(&capture.traces[0], &capture.card, 0, factor).unwrap();
+    for (factor, widens) in [(1.0, true), (0.001, false)] {
+        let (before, mut now) = (of(factor), of(factor));
+        assert_eq!(now.host_seconds > now.device_seconds, widens, "{now:?}");
+        now.launches += 10;
+        now.step_seconds *= 1.5;
+        now.device_seconds *= 1.01;
+        let [calm, noisy] = [1.0, 1.25].map(|noise| now.change_from(&before, false, noise));
+        let wider = if widens { 1.25 } else { 1.0 };
+        assert!(((1.0 + noisy.high) / (1.0 + calm.high) - wider).abs() < 1e-9, "{calm:?} {noisy:?}");
+        assert!(((1.0 + calm.low) / (1.0 + noisy.low) - wider).abs() < 1e-9, "{calm:?} {noisy:?}");
+    }
 }
