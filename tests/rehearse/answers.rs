@@ -434,7 +434,7 @@ for _ in range(3):
     let (output, _) = scene.run(&["--gpu", "2GiB"]);
     let said = error(&output);
     assert!(output.status.code() == Some(3) && said.contains("Out of memory in the forward pass of step 1"), "{said}");
-    assert!(said.contains("What to try against it") && said.contains("  activations: accumulate-2x, "), "{said}");
+    assert!(said.contains("What to try against it") && said.contains("  activations: checkpoint-selective, "), "{said}");
     assert!(said.contains("a checkpoint of parameters and buffers takes about 32.0 MiB"), "no state is there yet: {said}");
 }
 

@@ -38,6 +38,15 @@ for kind, reduction, ignore_index in itertools.product((torch.float32, torch.bfl
     close(chunked, plain, 1e-6, f"value, {kind}, {reduction}")
     # A gradient in bfloat16 is rounded once.
     close(ours.grad, theirs.grad, 1e-6 if kind == torch.float32 else 4e-3, f"gradient, {kind}, {reduction}")
+    # Over several dimensions, of which the second has the classes.
+    theirs = torch.randn(2, 50, CLASSES).to(kind).requires_grad_()
+    ours, classes = theirs.detach().clone().requires_grad_(), targets(ignore_index)[:100].view(2, 50)
+    plain = F.cross_entropy(theirs.float().transpose(1, 2), classes, ignore_index=ignore_index, reduction=reduction)
+    chunked = losses.chunked_cross_entropy(ours.transpose(1, 2), classes, ignore_index, reduction)
+    plain.backward()
+    chunked.backward()
+    close(chunked, plain, 1e-6, f"value over several dimensions, {kind}, {reduction}")
+    close(ours.grad, theirs.grad, 1e-6 if kind == torch.float32 else 4e-3, f"gradient over several dimensions, {kind}, {reduction}")
 
 for bias, reduction, ignore_index in itertools.product((True, False), ("mean", "sum"), (-100, 5)):
     plain, deferred = (torch.nn.Linear(WIDTH, CLASSES, bias=bias) for _ in range(2))

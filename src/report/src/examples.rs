@@ -137,15 +137,16 @@ fn techniques_on_card(card: &str, what_if: &str) -> Option<String> {
     let missed = tried.iter().filter(|row| is_in_band(row) == Some(false));
     let missed: Option<Vec<String>> = missed
         .map(|row| {
-            Some(format!("{} {} where {} came", row["techniques"], per_cent(row, "change")?, per_cent(row, "change_measured")?))
+            let (script, technique) = (row["program"].rsplit(':').next()?, &row["techniques"]);
+            Some(format!("{technique} on {script} {}, {}", per_cent(row, "change")?, per_cent(row, "change_measured")?))
         })
         .collect();
     let missed = missed?;
     Some(format!(
-        "| `--what-if`: {} techniques on three scripts, measured on an {card} | reserved within 0.4 % in {near}; change of a step's time in its 80 % band in {}; **missed**: {} |",
+        "| `--what-if`: {} techniques on three scripts, measured on an {card} | reserved within 0.4 % in {near}; change of a step's time in its 80 % band in {}; **missed** (predicted, measured): {} |",
         tried.len(),
         tried.len() - missed.len(),
-        missed.join(", ")
+        missed.join("; ")
     ))
 }
 

@@ -35,7 +35,9 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
 
 def chunked_cross_entropy(logits, targets, ignore_index=-100, reduction="mean", chunk=512):
-    return ChunkedCrossEntropy.apply(logits, targets, ignore_index, reduction, chunk)
+    """As F.cross_entropy: logits [rows, classes, ...], targets [rows, ...]."""
+    rows = logits.movedim(1, -1).flatten(0, -2)
+    return ChunkedCrossEntropy.apply(rows, targets.flatten(), ignore_index, reduction, chunk)
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -81,7 +83,7 @@ class DeferredLogits(torch.Tensor):
     same = (torch.Tensor.float, torch.Tensor.contiguous, torch.Tensor.to)
 
     @staticmethod
-    def __new__(cls, hidden, weight, bias):
+    def __new__(cls, hidden, weight, bias=None):
         shape = (*hidden.shape[:-1], weight.shape[0])
         made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=hidden.dtype, device=hidden.device)
         made.parts = hidden, weight, bias

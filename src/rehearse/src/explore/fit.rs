@@ -146,6 +146,7 @@ fn throughput(text: &mut String, fit: &Fit) {
     let timed: Vec<(u64, TriedTime)> = fit.tried.iter().filter_map(|tried| Some((tried.number, tried.time?))).collect();
     let Some((_, first)) = timed.first() else { return };
     let unit = if first.tokens_per_second.is_some() { "tokens/s" } else { "samples/s" };
+    let is_doubled = timed.last().is_some_and(|(last, _)| last / 2 >= timed[0].0);
     *text += &format!("\n  {}: throughput (predicted)\n", fit.gpu);
     for (number, time) in &timed {
         let rate = time.rate().map_or("-".to_string(), |rate| format!("{} {unit}", significant(rate)));
@@ -156,13 +157,11 @@ fn throughput(text: &mut String, fit: &Fit) {
         );
     }
     *text += &match fit.enough {
-        Some(enough) => format!(
-            "    From about {} {enough} on more brings nothing: twice as much gives less than {:.0} % more throughput.\n",
-            fit.of,
-            GAIN * 100.0
-        ),
-        None if timed.len() > 1 && fit.of == Dimension::Batch && first.rate().is_some() => {
-            format!("    At the largest that fits twice as much still gives {:.0} % more throughput, or more.\n", GAIN * 100.0)
+        Some(enough) => {
+            format!("    From about {} {enough} on, doubling it gives less than {:.0} % more throughput.\n", fit.of, GAIN * 100.0)
+        }
+        None if is_doubled && fit.of == Dimension::Batch && first.rate().is_some() => {
+            format!("    Doubling it to the largest that fits still gives at least {:.0} % more throughput.\n", GAIN * 100.0)
         }
         None => String::new(),
     };

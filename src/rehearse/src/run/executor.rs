@@ -362,7 +362,11 @@ fn wait(rehearsal: &Rehearsal, child: &mut Child, session: &Path) -> Result<(Exi
         if began.elapsed() > silence && !rehearsal.is_silent {
             let names = rehearsal.variant.techniques.join(" + ");
             let with = if names.is_empty() { names } else { format!(" with {names}") };
-            (rehearsal.progress)(&format!("{} s{with}: {}; Ctrl-C ends it", silence.as_secs(), going_on(session)));
+            (rehearsal.progress)(&format!(
+                "still running{with} after {} s: {}; Ctrl-C stops it",
+                silence.as_secs(),
+                going_on(session)
+            ));
             silence *= 2;
         }
         thread::sleep(Duration::from_millis(10));
@@ -410,7 +414,7 @@ fn going_on(session: &Path) -> &'static str {
     let folders: Vec<PathBuf> = fs::read_dir(session).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     let is_process = |path: &&PathBuf| path.join("names").exists();
     match folders.iter().filter(is_process).any(|path| path.join("events").metadata().is_ok_and(|file| file.len() > 0)) {
-        true => "the script uses the GPU; --steps 1 ends a training sooner, a shorter input all else",
+        true => "the script uses the GPU (--steps 1 shortens a training, a smaller input anything else)",
         false if folders.iter().any(|path| is_process(&path)) => {
             "torch is imported, and the GPU is not used yet: is it loading, or does it train on the CPU? Then set its flag for the device"
         }

@@ -191,7 +191,10 @@ fn remedies(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     }
     for (held, remedy) in rows {
         let others = remedy.techniques.iter().filter(|technique| !worst.in_use.contains(technique));
-        let names = others.take(ROWS - 1).copied().collect::<Vec<_>>().join(", ");
+        // These need to know which flags to change.
+        let (smaller, others): (Vec<&str>, Vec<&str>) = others.copied().partition(|name| name.starts_with("accumulate-"));
+        let with_flags = smaller.first().map(|name| format!("; {name} with --accumulation")).unwrap_or_default();
+        let names = others.into_iter().take(ROWS - 1).collect::<Vec<_>>().join(", ") + &with_flags;
         // Of what is reserved, which may be several times what is allocated.
         let whole = if remedy.fills == FRAGMENTATION.fills { worst.peak_reserved } else { worst.peak.bytes };
         writeln!(text, "    {:>10}  {:>5}  {}: {names}", bytes(held), share_of(held, whole), remedy.fills)?;
@@ -552,7 +555,10 @@ impl Finding {
 
 /// What there is to know of how a process uses memory; some without rows, which say nothing.
 pub fn findings(worst: &ProcessAnswer) -> Vec<Finding> {
-    let unreached = format!("Not reached in {} steps, so in no figure here; --steps all runs the script to its end:", worst.steps);
+    let unreached = format!(
+        "Not reached in {} steps, so in no figure here; have the script come to it within these, or run it to its end (--steps all):",
+        worst.steps
+    );
     let longest = if worst.has_loader { " (--longest rehearses the DataLoader's largest)" } else { "" };
     let left = match worst.steps {
         0 => "Made in an earlier forward pass and still there at the peak:",
@@ -581,7 +587,10 @@ pub fn findings(worst: &ProcessAnswer) -> Vec<Finding> {
             true => format!("has in place of what the one before made a block that is {each} larger"),
             false => format!("leaves {each} behind that nothing frees"),
         };
-        let title = format!("Memory grows: each {} {what}{more}. Allocated at:", growth.round);
+        // Whether that matters at all.
+        let whole = growth.bytes_per_round * 100_000;
+        let in_all = if whole < 1 << 30 { format!(" ({} in 100,000)", bytes(whole)) } else { String::new() };
+        let title = format!("Memory grows: each {} {what}{in_all}{more}. Allocated at:", growth.round);
         found.push(Finding::new(title, growth.lines.iter().take(ROWS).map(growth_at)));
         found.push(Finding::new("Kept by:", growth.kept_by.iter().map(keeper_of)));
     }

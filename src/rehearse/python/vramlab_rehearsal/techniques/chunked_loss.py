@@ -5,7 +5,10 @@ import sys
 
 from .. import losses, reach
 from .shared.cross_entropy import LARGE_LOGITS, replace_cross_entropy, without_module
-from .shared.technique import Technique, technique
+from .shared.technique import Technique, rewritten, technique
+
+# What cross-entropy has that nobody chose.
+_PLAIN = {"ignore_index": -100, "reduction": "mean"}
 
 
 @technique
@@ -21,13 +24,13 @@ class ChunkedLoss(Technique):
         if not self.torch.is_grad_enabled() or not logits.is_cuda or logits.nbytes < LARGE_LOGITS:
             return plain()
         others = given["weight"] is not None or given["label_smoothing"] or given["reduction"] not in ("mean", "sum")
-        if others or logits.dim() != 2 or targets.dim() != 1:
-            self.refused("the script's cross-entropy has weights, label smoothing, no reduction, or more than two dimensions")
+        if others or logits.dim() < 2 or targets.dim() != logits.dim() - 1:
+            self.refused("the script's cross-entropy has weights, label smoothing, no reduction, or probabilities as targets")
             return plain()
-        self.applied(f"{self.source}\n\n\n{self.line()}")
+        self.applied(f"{self.source}\n\n\n{self.line(given)}")
         return self.chunked(logits, targets, given["ignore_index"], given["reduction"])
 
-    def line(self):
+    def line(self, given):
         """What calls it: the script in place of its own loss, or PyTorch where a library computes the loss."""
         frame = caller = sys._getframe(3)
         of_torch = os.path.dirname(self.torch.__file__)
@@ -35,7 +38,8 @@ class ChunkedLoss(Technique):
             caller = caller.f_back
         file = caller.f_code.co_filename
         if reach.is_own(file):
-            return "loss = chunked_cross_entropy(logits, targets)  # instead of F.cross_entropy, with its ignore_index and reduction"
+            own = {} if frame is caller else {name: given[name] for name, plain in _PLAIN.items() if given[name] != plain}
+            return rewritten(caller, "chunked_cross_entropy", ("input", "target"), _PLAIN, **own)
         at = f"{file.split('-packages/')[-1]}:{caller.f_lineno}"
         if frame is not caller:
             call = "chunked_cross_entropy(input, target, self.ignore_index, self.reduction)"

@@ -14,4 +14,4 @@ class Factored(Instead):
         return self.torch.optim.Adafactor
 
     def lines(self, name):
-        return f"optimizer = torch.optim.Adafactor(model.parameters(), lr=...)  # instead of {name}"
+        return f"optimizer = torch.optim.Adafactor(model.parameters(), lr=...)  # instead of {name}; its learning rate is another one"

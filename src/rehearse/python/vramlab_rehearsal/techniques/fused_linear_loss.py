@@ -1,6 +1,5 @@
 """fused-linear-loss (loss): the product that makes the logits (by the last linear layer or with the embedding's weight) is computed inside the loss, 512 rows at a time: the logits never exist whole"""
 
-import os
 import sys
 import types
 
@@ -8,7 +7,7 @@ from .. import losses
 from ..guard import instead
 from .shared.blocks import in_script, repeated
 from .shared.cross_entropy import without_module
-from .shared.technique import OfModel, technique
+from .shared.technique import OfModel, rewritten, technique
 
 
 @technique
@@ -49,8 +48,6 @@ class FusedLinearLoss(OfModel):
         def linear(x, weight, bias=None):
             if weight not in self.embeddings or len(weight) < 8192 or not self.torch.is_grad_enabled():
                 return losses.F.linear(x, weight, bias)
-            caller = sys._getframe(1)
-            at = f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
-            call = f"DeferredLogits(hidden, weight, bias)  # instead of F.linear(hidden, weight, bias) at {at}"
+            call = rewritten(sys._getframe(1), "DeferredLogits", ("input", "weight", "bias"))
             self.applied(f"{without_module(*functions)}\n\n\n{call}")
             return Watched(x, weight, bias)

@@ -34,7 +34,7 @@ class Muon(OfModel):
             self.applied(
                 f"""
 matrices = [p for block in {of_lists(lists)} for p in block.parameters() if p.ndim == 2]
-muon = torch.optim.Muon(matrices, lr=...)
+muon = torch.optim.Muon(matrices, lr=...)  # another learning rate than {name}'s
 optimizer = torch.optim.{name}([p for p in model.parameters() if all(p is not matrix for matrix in matrices)], lr=...)
 # in the loop, after the optimizer's own: muon.step() and muon.zero_grad()
 """,

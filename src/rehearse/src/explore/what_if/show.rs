@@ -1,6 +1,6 @@
 //! The answer on the terminal: what to do, the table, why not, the lines to write.
 
-use super::row::{MeasuredStep, VariantRow};
+use super::row::{Burdens, MeasuredStep, VariantRow};
 use crate::answer::time::TimeChange;
 use crate::run::executor::WAS_INTERRUPTED;
 use crate::show::words::{signed as bytes, signed_or_dash, written};
@@ -98,7 +98,8 @@ pub fn recommendation(base: &MeasuredStep, rows: &[VariantRow]) -> String {
             None => "nothing that was tried saves memory for free".to_string(),
         };
         // Where the whole band is below the script's own time.
-        let is_faster = |row: &&VariantRow| row.fits && row.predicted_change.is_some_and(|change| change.high < 0.0);
+        let is_asked = |row: &&VariantRow| row.fits && row.burdens() == Burdens::default();
+        let is_faster = |row: &&VariantRow| is_asked(row) && row.predicted_change.is_some_and(|change| change.high < 0.0);
         let fastest = tried().filter(is_faster).min_by_key(|row| row.cost()).map_or(String::new(), |row| {
             let change = if row.change.is_empty() { "with the same result" } else { &row.change };
             format!(" The fastest: {} ({change}).", what(row))
@@ -237,7 +238,7 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
     }
     writeln!(
         text,
-        "\n  * nothing that was tried needs less memory for as little {}",
+        "\n  * every row that needs less memory takes more {}",
         if is_measured || is_predicted { "time" } else { "compute" }
     )?;
     let not_applied: Vec<&VariantRow> = rows.iter().filter(|row| row.reason.is_some()).collect();

@@ -283,7 +283,7 @@ fn outcomes(run: &Capture) -> Vec<TechniqueOutcome> {
     let weight = |(trace, outcome): &(&Trace, &TechniqueOutcome)| {
         let uses_gpu = trace.events.iter().any(|event| event.kind == Kind::Alloc);
         let is_parent = run.traces.iter().any(|other| other.process.parent == trace.process.id);
-        (outcome.applied, uses_gpu, !is_parent)
+        (outcome.applied, uses_gpu, !is_parent, trace.exception.is_none())
     };
     let names = distinct(all().map(|(_, outcome)| &outcome.technique));
     let of_name = |name: &String| all().filter(|(_, outcome)| outcome.technique == *name).max_by_key(weight);
@@ -294,11 +294,16 @@ fn ran_out(run: &Capture) -> bool {
     run.traces.iter().any(|trace| trace.exception.as_ref().is_some_and(|exception| exception.out_of_memory))
 }
 
+/// What ranks and launchers raise when another process has left.
+const OF_ANOTHER_PROCESS: [&str; 5] =
+    ["ConnectionResetError", "BrokenPipeError", "DistNetworkError", "ProcessExitedException", "ChildFailedError"];
+
 /// A technique that has nothing to do ends the script, often before it used the GPU.
 fn nothing_to_do(run: &Capture) -> Option<Failed> {
     let outcomes = outcomes(run);
     // As it is, the script ends well: an exception is the technique's, whatever it said before.
-    let fails = run.traces.iter().any(|trace| trace.exception.is_some());
+    let is_own = |kind: &String| !OF_ANOTHER_PROCESS.iter().any(|other| kind.ends_with(other));
+    let fails = run.traces.iter().filter_map(|trace| trace.exception.as_ref()).any(|exception| is_own(&exception.kind));
     (!fails && outcomes.iter().any(|outcome| !outcome.applied)).then(|| Failed { why: String::new(), outcomes })
 }
 
@@ -425,7 +430,9 @@ fn combinations(rows: &[VariantRow]) -> Vec<Combination> {
         })
     };
     let harmless = all(&|row| row.is_free() && row.change.is_empty(), None);
-    let at_no_compute = all(&VariantRow::is_free, harmless.clone());
+    // Another result is for what saves much.
+    let is_much = |row: &VariantRow| row.saved.zip(row.bytes()).is_none_or(|(saved, left)| saved * 20 >= saved + left);
+    let at_no_compute = all(&|row| row.is_free() && is_much(row), harmless.clone());
     let mut sets: Vec<Combination> = Vec::new();
     sets.extend(harmless.clone());
     sets.extend(at_no_compute.clone());
@@ -504,6 +511,8 @@ mod tests {
             tried("channels last", "layout", 104, 0.0, ""),
             tried("fsdp2", CARDS, 97, 0.0, "2 cards"),
             tried("offload", OFFLOADING, 98, 0.0, ""),
+            // Another result for less than a twentieth.
+            tried("muon", "muon", 96, 0.0, "another optimizer"),
             VariantRow::refused(
                 Combination { names: vec!["8-bit".to_string()], ..Combination::default() },
                 "not installed".to_string(),

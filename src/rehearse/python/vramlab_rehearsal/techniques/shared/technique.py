@@ -1,9 +1,11 @@
 """What techniques are made of: they say in the trace what became of them, change a model before its first forward pass, or put a region around it."""
 
+import ast
 import dis
 import functools
 import importlib.util
 import itertools
+import linecache
 import os
 import re
 import sys
@@ -254,6 +256,32 @@ def assigned_to(frame):
         return first.argval[0]
     is_attribute = second and first.opname.startswith(("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL")) and second.opname == "STORE_ATTR"
     return f"{first.argval}.{second.argval}" if is_attribute else None
+
+
+def rewritten(frame, function, takes, keeps=(), **more):
+    """The script's statement that a frame is at, with another function called in the place of its own, and where it stands. `takes` are the names of
+    the first arguments in the script's own, `keeps` of those that both have by name, `more` is added. From Python 3.11 on, which knows where a call is."""
+    code = frame.f_code
+    at = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}"
+    try:
+        first, last, begin, end = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None))
+        lines = [line.encode() for line in linecache.getlines(code.co_filename)[first - 1 : last]]
+        whole, before = b"".join(lines), sum(map(len, lines[:-1]))
+        call = ast.parse(b"(" + whole[begin : before + end] + b")", mode="eval").body
+        named = {each.arg: ast.unparse(each.value) for each in call.keywords}
+        given = [*map(ast.unparse, call.args), *(named.pop(name) for name in takes[len(call.args) :] if name in named)]
+        if len(given) > len(takes) or not named.keys() <= set(keeps):
+            raise ValueError
+        named.update((name, repr(value)) for name, value in more.items())
+        words = f"{function}({', '.join([*given, *(f'{name}={value}' for name, value in named.items())])})"
+        statement = f"{whole[:begin].decode().lstrip()}{words}{whole[before + end :].decode().rstrip()}"
+    except (AttributeError, TypeError, IndexError, SyntaxError, ValueError):
+        return f"{function}(...)  # with the arguments of the call at {at}, instead of it"
+    try:
+        ast.parse(statement)
+    except SyntaxError:
+        statement = words
+    return f"{statement}  # at {at}"
 
 
 def is_installed(package):
