@@ -259,14 +259,13 @@ impl Rehearsal {
 
 impl Executor for Processes {
     fn run(&self, rehearsal: &Rehearsal, output: Output) -> Result<(Capture, Option<Session>)> {
-        // What reads the same environment and prints for nobody; a replay needs no process of its own where one waits.
+        // What prints for nobody; a replay needs no process of its own where one waits.
         let Variant { settings, command, replay, .. } = &rehearsal.variant;
-        let is_copy =
-            output == Output::Silent && !rehearsal.measures && settings.is_empty() && (command.is_none() || replay.is_some());
+        let is_copy = output == Output::Silent && !rehearsal.measures && (command.is_none() || replay.is_some());
         let forks = rehearsal.forks.as_deref().filter(|_| is_copy);
         let words: Vec<String> = rehearsal.words().iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let began = Instant::now();
-        let waiting = forks.map(|forks| forks.take(&rehearsal.card)).transpose()?.flatten();
+        let waiting = forks.map(|forks| forks.take(&(rehearsal.card, settings.clone()))).transpose()?.flatten();
         // A clock answers as long as it is there.
         let (mut started, _clock) = match waiting {
             Some(started) => {
@@ -325,7 +324,7 @@ fn start(rehearsal: &Rehearsal, output: Output, forks: Option<&Forks>, words: &[
         None => command.spawn(),
     };
     let child = child.map_err(|error| not_started(words, error))?;
-    Ok((Started { session, child, heard, card: rehearsal.card }, clock))
+    Ok((Started { session, child, heard, found: (rehearsal.card, rehearsal.variant.settings.clone()) }, clock))
 }
 
 fn wait(rehearsal: &Rehearsal, child: &mut Child, session: &Path) -> Result<(ExitStatus, bool)> {

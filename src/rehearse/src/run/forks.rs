@@ -21,6 +21,9 @@ pub struct Forks {
     to_start: Mutex<Sender<ToStart>>,
 }
 
+/// A script that does not fit has two, on its card and on a large one.
+const MOST_PER_CORE: usize = 2;
+
 type ToStart = (Command, Sender<io::Result<Child>>);
 
 /// A command that runs, or waits for the next rehearsal.
@@ -30,9 +33,11 @@ pub struct Started {
     pub child: Child,
     /// What it says on the standard error.
     pub heard: Option<File>,
-    /// The one that it found when it started.
-    pub card: Card,
+    /// What it found when it started: the card, and more of the environment.
+    pub found: (Card, Settings),
 }
+
+type Settings = Vec<(&'static str, String)>;
 
 impl Default for Forks {
     fn default() -> Forks {
@@ -50,10 +55,16 @@ impl Forks {
         started.recv().map_err(io::Error::other)?
     }
 
-    /// One that waits, if any does, for a rehearsal whose settings are written; its folder is as that of one that has just been started.
-    pub fn take(&self, card: &Card) -> Result<Option<Started>> {
+    /// One that waits, if any does that found the same; its folder is as that of one that has just been started.
+    pub fn take(&self, wanted: &(Card, Settings)) -> Result<Option<Started>> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(at) = waiting.iter().position(|one| one.card == *card) else { return Ok(None) };
+        let Some(at) = waiting.iter().position(|one| one.found == *wanted) else {
+            // Another is to be started, and each keeps an imported PyTorch in the host's memory.
+            if waiting.len() > MOST_PER_CORE * thread::available_parallelism().map_or(1, usize::from) {
+                session::end(&mut waiting.remove(0).child)?;
+            }
+            return Ok(None);
+        };
         let mut one = waiting.swap_remove(at);
         drop(waiting);
         one.clear().with_context(|| format!("clearing {}", one.session.path().display()))?;
