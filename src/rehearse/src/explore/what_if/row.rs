@@ -146,6 +146,9 @@ impl VariantRow {
         // Communication is not in the time, nor what compiling costs at the start.
         let time = measured.time.as_ref().ok().filter(|_| !choice.groups.iter().any(|group| [CARDS, COMPILING].contains(group)));
         let before = base.time.as_ref().ok();
+        let change = time.zip(before).map(|(now, before)| now.change_from(before, changes_layout, base.host_noise));
+        // What the host took otherwise in the same kernels is noise.
+        let is_same = change.is_some_and(|change| change.low == change.high);
         VariantRow {
             techniques: choice.names.clone(),
             peak_reserved: reserved,
@@ -155,8 +158,12 @@ impl VariantRow {
             extra_flops: flops.map(|(extra, _)| extra),
             extra_share: flops.map_or(0.0, |(extra, before)| extra as f64 / before.max(1) as f64),
             seconds: measured.seconds,
-            predicted_seconds: time.map(|time| before.map_or(time.step_seconds, |before| time.seconds_beside(before))),
-            predicted_change: time.zip(before).map(|(now, before)| now.change_from(before, changes_layout, base.host_noise)),
+            predicted_seconds: time.map(|time| match before {
+                Some(before) if is_same => before.step_seconds,
+                Some(before) => time.seconds_beside(before),
+                None => time.step_seconds,
+            }),
+            predicted_change: change,
             is_without_time: time.is_none() && base.time.is_ok(),
             fits: measured.fits,
             pinned: measured.host.pinned,

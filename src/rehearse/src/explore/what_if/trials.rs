@@ -225,7 +225,7 @@ fn beside_others(rehearsal: &Rehearsal, base: &MeasuredStep, at_once: usize) -> 
     let is_bound = |time: &&Prediction| at_once > 1 && time.host_seconds > 0.8 * time.device_seconds;
     let Some(alone) = base.time.as_ref().ok().filter(is_bound) else { return (1.0, 1.0) };
     let rehearsal = if base.fits { rehearsal.clone() } else { rehearsal.on_a_large_card() };
-    let again = of_each(&vec![(); at_once], at_once, |_, ()| simulated(&rehearsal).ok()?.ok()?.time.ok());
+    let again = of_each(&vec![(); at_once.max(4)], at_once, |_, ()| simulated(&rehearsal).ok()?.ok()?.time.ok());
     let host: Vec<f64> = again.into_iter().flatten().map(|time| time.host_seconds).filter(|host| *host > 0.0).collect();
     let [Some(least), Some(most)] = [f64::min, f64::max].map(|of: fn(f64, f64) -> f64| host.iter().copied().reduce(of)) else {
         return (1.0, 1.0);
