@@ -440,17 +440,20 @@ for _ in range(3):
 
 #[test]
 fn a_flag_that_nobody_reads_is_no_batch_of_which_not_even_one_fits() {
-    let scene = Scene::new(
-        "import torch\nmodel = torch.nn.Linear(8, 1 << 20).cuda()\nmodel(torch.randn(1 << 13, 8, device='cuda')).sum().backward()\n",
-    );
-    let output = Command::new(VRAMLAB)
-        .args(["fit", "--gpu", "8GiB", "--batch", "--batch-size {}", "--"])
-        .arg(common::python())
-        .arg(scene.path("train.py"))
-        .output()
-        .unwrap();
+    const SOURCE: &str = "import sys, torch\nmodel = torch.nn.Linear(8, 1 << 20).cuda()\nmodel(torch.randn(1 << 13, 8, device='cuda')).sum().backward()\n";
+    let fit = |source: &str| {
+        let scene = Scene::new(source);
+        let mut command = Command::new(VRAMLAB);
+        command.args(["fit", "--gpu", "8GiB", "--batch", "--batch-size {}", "--"]).arg(common::python());
+        command.arg(scene.path("train.py")).output().unwrap()
+    };
+    let output = fit(SOURCE);
     let said = error(&output);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("given --batch-size 1 and --batch-size 4 and asked for the same memory"), "{said}");
     assert!(said.contains("is it the flag that the script reads") && !said.contains("Not even 1"), "{said}");
+    // One that is read, and memory runs out before it matters.
+    let output = fit(&format!("{SOURCE}torch.empty(int(sys.argv[2]) << 34, device='cuda')\n"));
+    let said = error(&output) + &String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.code() == Some(3) && said.contains("Not even 1 fits"), "{said}");
 }

@@ -433,7 +433,10 @@ def main():
     let line = module[..module.find(own).unwrap()].matches('\n').count() + 1;
     assert_eq!(
         statement,
-        format!("loss = chunked_cross_entropy(logits.transpose(1, 2), targets, ignore_index=-1)  # at train.py:{line}")
+        format!(
+            "loss = chunked_cross_entropy(logits.transpose(1, 2), targets, ignore_index=-1)  # at train.py:{line}-{}",
+            line + 1
+        )
     );
     let pasted = module.replace(own, statement);
     scene.write(&pasted.replace("class Block", &format!("{functions}\n\n\nclass Block")));
@@ -595,6 +598,43 @@ for _ in range(3):
     decoder(encoder(torch.randn(64, 1024, device='cuda'))).square().mean().backward()
     for each in (of_encoder, of_decoder): each.step(); each.zero_grad()
 ";
+
+/// Two models of one optimizer, of which the second has no blocks, and one whose blocks are in its own `model`.
+const SHARED: &str = "
+import itertools, torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.model = nn.Sequential(*layers)
+    def forward(self, x):
+        return self.model(x)
+first = Net([nn.Sequential(nn.Linear(1024, 1024), nn.ReLU()) for _ in range(4)]).cuda()
+second = Net([nn.Linear(1024, 1024)]).cuda()
+both = torch.optim.AdamW(itertools.chain(first.parameters(), second.parameters()), lr=1e-3)
+for _ in range(3):
+    second(first(torch.randn(4096, 1024, device='cuda'))).square().mean().backward()
+    both.step(); both.zero_grad()
+";
+
+#[test]
+fn lines_of_several_models_leave_none_out_and_name_no_part_by_another_name() {
+    let scene = Scene::new(SHARED);
+    let (output, rows) = scene.run(&["rehearse", "--what-if", "--only", "factored,checkpoint-every"], &[]);
+    let line_of = |name: &str| row(&rows, &[name])["snippet"].as_str().unwrap_or_else(|| panic!("{}", said(&output))).to_string();
+    let (factored, checkpoint) = (line_of("factored"), line_of("checkpoint-every"));
+    assert!(checkpoint.contains("for block in first.model:") && !checkpoint.contains("second"), "{checkpoint}");
+    assert!(factored.starts_with("both = ") && factored.contains("for each in (first, second)"), "{factored}");
+    let optimizer = SHARED.lines().find(|line| line.starts_with("both = ")).unwrap();
+    for (name, script) in [
+        ("factored", SHARED.replace(optimizer, &factored.replace("...", "1e-3"))),
+        ("checkpoint-every", SHARED.replace(optimizer, &format!("import functools\n{checkpoint}\n{optimizer}"))),
+    ] {
+        scene.write(&script);
+        let (output, answer) = scene.run(&["rehearse"], &[]);
+        assert_eq!(answer["peak_allocated"], row(&rows, &[name])["peak_allocated"], "{name}: {}", said(&output));
+    }
+}
 
 #[test]
 fn lines_are_for_each_model_with_its_own_optimizer() {

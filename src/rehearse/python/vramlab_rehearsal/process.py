@@ -14,6 +14,7 @@ from .guard import guarded
 from .notes import note
 from .session import settings
 
+_SEED = 67280421310721
 _stopped = False
 # Ids of processes that have written their end.
 _ended_in = 0
@@ -53,6 +54,8 @@ def begin(torch):
 
         measuring.Meter(torch, stop)
     else:
+        # PyTorch starts from another number in each process, and rehearsals are compared. A script that cares sets its own.
+        torch.default_generator.manual_seed(_SEED)
         device.wait_for_cuda(torch, _follow)
         labels.follow()
         passes.follow()

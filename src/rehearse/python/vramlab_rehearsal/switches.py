@@ -10,6 +10,8 @@ from .session import fail, settings
 def follow(torch):
     _share_with_nobody(torch)
     _freeze_nothing(torch)
+    _pack_nothing(torch)
+    _coalesce_to_the_most(torch)
     if settings.no_init:
         _leave_uninitialised(torch)
     if settings.eager:
@@ -71,6 +73,31 @@ def _freeze_nothing(torch):
     @instead("run_frozen_optimizations", torch.jit)
     def run_frozen_optimizations(mod, *arguments, **more):
         left_as_it_is(mod)
+
+
+def _pack_nothing(torch):
+    """Packed rows have no strides, which is what kernels are counted by, and how many there are is read from the mask."""
+
+    @instead("_nested_tensor_from_mask_left_aligned", torch)
+    def is_left_aligned(*_):
+        note(note="nn.TransformerEncoder kept padded rows, which on a GPU it packs in inference: padding counts here, so a real run takes less")
+        return False
+
+
+def _coalesce_to_the_most(torch):
+    """How many entries of a sparse tensor have a place of their own is read from the GPU; at the most all have."""
+
+    @instead("coalesce", torch.Tensor)
+    def coalesce(self):
+        if not self.is_cuda or self.layout is not torch.sparse_coo or self.is_coalesced() or (self.requires_grad and torch.is_grad_enabled()):
+            return coalesce.__wrapped__(self)
+        note(note="coalesce() took each entry of a sparse tensor for one with a place of its own: a real run takes less where places repeat")
+        indices, values = self._indices(), self._values()
+        # As PyTorch's kernel: a key for each entry, its order, and where each place begins.
+        temporaries = [indices.new_empty(indices.shape[1]) for _ in range(3)]
+        made = torch.sparse_coo_tensor(indices.clone(), values.clone(), self.shape, is_coalesced=True, check_invariants=False)
+        del temporaries
+        return made
 
 
 def _launch_nothing(jit):

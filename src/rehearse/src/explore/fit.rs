@@ -211,6 +211,10 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
     let courses: RefCell<Vec<(u64, AllocationTrace)>> = RefCell::default();
     let mut failed: Vec<(u64, AllocationTrace)> = Vec::new();
     let mut ends_at: Option<u64> = None;
+    let mut has_effect = false;
+    let peak_on_a_large_card = |number: u64| -> Result<i64> {
+        Ok(answer(&with_number(&rehearsal.on_a_large_card(), template, number).run_in_silence()?)?.peak_allocated)
+    };
     let boundary_guess = |low, high| replay::largest(rehearsal, &courses.borrow(), low, high);
     let first = now.unwrap_or(if of == Dimension::Context { FIRST_CONTEXT } else { FIRST });
     let (largest, fitted_end) = search(first, room, boundary_guess, no_effect, |number| {
@@ -258,9 +262,14 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
         if let Some(course) = worst.filter(has_ended).and_then(course) {
             if let Some((other, _)) = failed.iter().find(|(other, of_other)| *other != number && *of_other == course) {
                 let (less, more) = (number.min(*other), number.max(*other));
-                // Where some number made a difference it is the data that end.
-                ensure!(best.is_some(), no_effect(less, more));
-                ends_at = Some(ends_at.unwrap_or(u64::MAX).min(less));
+                if best.is_some() {
+                    // Where some number made a difference it is the data that end.
+                    ends_at = Some(ends_at.unwrap_or(u64::MAX).min(less));
+                } else if !has_effect {
+                    // It may make one later than memory runs out.
+                    ensure!(peak_on_a_large_card(less)? != peak_on_a_large_card(more)?, no_effect(less, more));
+                    has_effect = true;
+                }
             }
             failed.push((number, course));
         }

@@ -39,7 +39,7 @@ class ChunkedLoss(Technique):
         file = caller.f_code.co_filename
         if reach.is_own(file):
             own = {} if frame is caller else {name: given[name] for name, plain in _PLAIN.items() if given[name] != plain}
-            return rewritten(caller, "chunked_cross_entropy", ("input", "target"), _PLAIN, **own)
+            return rewritten(caller, "chunked_cross_entropy", ("input", "target"), _PLAIN, ("weight", "label_smoothing"), **own)
         at = f"{file.split('-packages/')[-1]}:{caller.f_lineno}"
         if frame is not caller:
             call = "chunked_cross_entropy(input, target, self.ignore_index, self.reduction)"

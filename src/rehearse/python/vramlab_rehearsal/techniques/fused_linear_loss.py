@@ -28,7 +28,10 @@ class FusedLinearLoss(OfModel):
         class Watched(losses.DeferredLogits):
             @classmethod
             def __torch_dispatch__(cls, function, types, arguments=(), more=None):
-                technique.refused(f"the script uses its logits for more than cross-entropy: {getattr(function, '__name__', function)}")
+                name = getattr(function, "__name__", str(function))
+                is_shape = name.split(".")[0] in ("flatten", "transpose", "permute", "movedim", "unsqueeze", "squeeze", "split", "chunk")
+                why = f"shapes its logits by {name}; view, reshape and slices are followed" if is_shape else f"uses its logits for more than cross-entropy: {name}"
+                technique.refused(f"the script {why}")
                 return super().__torch_dispatch__(function, types, arguments, more)
 
         functions = [losses.LinearCrossEntropy, losses.DeferredLogits]

@@ -286,7 +286,7 @@ impl MeasuredStep {
                 Some(format!("the script trains; {NO_GRAD} is for its forward passes that no backward pass follows, at {place}"))
             }
             (NO_GRAD, _) if !self.trains => Some(format!("the script never trains: see {INFERENCE_MODE}")),
-            (NO_GRAD, None) => Some("a backward pass followed each forward pass with gradients that was reached".to_string()),
+            (NO_GRAD, None) => Some("no forward pass of a trained model in evaluation was found to keep a graph".to_string()),
             _ => package_of(technique).filter(is_missing).map(|package| format!("the script imports no {package}")),
         }
     }

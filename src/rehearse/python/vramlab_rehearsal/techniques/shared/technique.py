@@ -40,6 +40,7 @@ class Technique:
         # What the script calls the model, and each that it trains.
         self.model = "model"
         self.trained = {}
+        self.untouched = set()
         self.written = None
         self.name_optimizers()
         self.at_first_forward(self.write_again)
@@ -55,13 +56,22 @@ class Technique:
         # What was switched on before the model ran, such as another optimizer.
         model = next(iter(self.trained), model) if model == "model" else model
         trained = {other: self.optimizer_of(other) for other in self.trained}
-        # A critic that an optimizer's parameters go through is none that is trained.
-        others = [f"{other} with {optimizer}" for other, optimizer in trained.items() if other != model and optimizer]
-        snippet = re.sub(r"\bmodel\b", model, snippet)
-        # In statements of the script's own level: not in a comment's words, nor in functions to paste.
         last = next((name for name, _ in reversed(Technique.optimizers)), "optimizer")
         optimizer = trained.get(model) or last
-        snippet = re.sub(r"(?m)^(?!def |\s).*", lambda line: _OPTIMIZER.sub(optimizer, line[0]), snippet)
+        # Those of one optimizer are one to what is made of parameters.
+        shared = [other for other in trained if other != model and trained[other] == trained.get(model)] if trained.get(model) else []
+        parts = re.split(r"(?m)^(?=\S)", snippet)
+        is_of_optimizers = any(_OPTIMIZER.search(part) for part in parts if not part.startswith(("def ", "class ", "@")))
+        if is_of_optimizers and shared:
+            together = f"(p for each in ({', '.join([model, *shared])}) for p in each.parameters())"
+            parts = [part if part.startswith(("def ", "class ", "@")) else part.replace("model.parameters()", together) for part in parts]
+        # In statements of the script's own level: not in functions to paste, nor of an attribute; an optimizer not in a comment's words either.
+        parts = [part if part.startswith(("def ", "class ", "@")) else re.sub(r"(?<![\w.])model\b", model, part) for part in parts]
+        snippet = re.sub(r"(?m)^(?!def |\s).*", lambda line: _OPTIMIZER.sub(optimizer, line[0]), "".join(parts))
+        # A critic that an optimizer's parameters go through is none that is trained.
+        others = [other for other in trained if other != model and trained[other] and other not in self.untouched]
+        others = [other for other in others if not (is_of_optimizers and other in shared)]
+        others = [f"{other} with {trained[other]}" for other in others]
         if others:
             snippet = f"# each of these lines for {model} with {optimizer}, and once more for {', '.join(others)}\n{snippet}"
         self._say(applied=True, change=change, snippet=snippet)
@@ -174,7 +184,16 @@ class OfModel(Technique):
 
     def begin(self):
         self.refused(self.nothing)
-        self.at_first_forward(self.first)
+        self.at_first_forward(self.of_each)
+
+    def of_each(self, root):
+        """What there is nothing for in a second model, as a critic, stays as it is in the first."""
+        known, written, name = self.said, self.written, self.model
+        self.first(root)
+        if known["applied"] and not self.said["applied"]:
+            self.untouched.add(name)
+            self.written = written
+            self.write()
 
 
 def narrow(root, kind):
@@ -258,9 +277,10 @@ def assigned_to(frame):
     return f"{first.argval}.{second.argval}" if is_attribute else None
 
 
-def rewritten(frame, function, takes, keeps=(), **more):
+def rewritten(frame, function, takes, keeps=(), drops=(), **more):
     """The script's statement that a frame is at, with another function called in the place of its own, and where it stands. `takes` are the names of
-    the first arguments in the script's own, `keeps` of those that both have by name, `more` is added. From Python 3.11 on, which knows where a call is."""
+    the first arguments in the script's own, `keeps` of those that both have by name, `drops` of those that say nothing, `more` is added. From Python
+    3.11 on, which knows where a call is."""
     code = frame.f_code
     at = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}"
     try:
@@ -268,7 +288,8 @@ def rewritten(frame, function, takes, keeps=(), **more):
         lines = [line.encode() for line in linecache.getlines(code.co_filename)[first - 1 : last]]
         whole, before = b"".join(lines), sum(map(len, lines[:-1]))
         call = ast.parse(b"(" + whole[begin : before + end] + b")", mode="eval").body
-        named = {each.arg: ast.unparse(each.value) for each in call.keywords}
+        at = at if first == last else f"{at.rsplit(':', 1)[0]}:{first}-{last}"
+        named = {each.arg: ast.unparse(each.value) for each in call.keywords if each.arg not in drops}
         given = [*map(ast.unparse, call.args), *(named.pop(name) for name in takes[len(call.args) :] if name in named)]
         if len(given) > len(takes) or not named.keys() <= set(keeps):
             raise ValueError
@@ -276,11 +297,11 @@ def rewritten(frame, function, takes, keeps=(), **more):
         words = f"{function}({', '.join([*given, *(f'{name}={value}' for name, value in named.items())])})"
         statement = f"{whole[:begin].decode().lstrip()}{words}{whole[before + end :].decode().rstrip()}"
     except (AttributeError, TypeError, IndexError, SyntaxError, ValueError):
-        return f"{function}(...)  # with the arguments of the call at {at}, instead of it"
+        return f"{function}(...)  # instead of the call at {at}, with its {' and '.join([*takes, *keeps])}"
     try:
         ast.parse(statement)
     except SyntaxError:
-        statement = words
+        return f"{words}  # instead of the call at {at}, in its statement"
     return f"{statement}  # at {at}"
 
 
