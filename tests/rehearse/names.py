@@ -26,7 +26,11 @@ for each in gc.get_objects():
         continue
     code, looked = each.__code__, looked + 1
     ours = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    theirs = inspect.signature(original).parameters.values()
+    try:
+        theirs = inspect.signature(original).parameters.values()
+    except ValueError:
+        # Those of C++ have none.
+        continue
     names = [each.name for each in theirs if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     takes_any = bool(code.co_flags & inspect.CO_VARKEYWORDS)
     missing = [name for name in names if name not in ours and not takes_any]

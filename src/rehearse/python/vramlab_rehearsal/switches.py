@@ -79,7 +79,7 @@ def _pack_nothing(torch):
     """Packed rows have no strides, which is what kernels are counted by, and how many there are is read from the mask."""
 
     @instead("_nested_tensor_from_mask_left_aligned", torch)
-    def is_left_aligned(*_):
+    def is_left_aligned(*_, **__):
         note(note="nn.TransformerEncoder kept padded rows, which on a GPU it packs in inference: padding counts here, so a real run takes less")
         return False
 
