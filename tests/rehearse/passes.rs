@@ -396,6 +396,10 @@ assert torch.cuda.memory_allocated() == (2 * 8 + 4) * (4 << 20)
 table = nn.Embedding(1000, 64, sparse=True).cuda()
 table(torch.arange(512, device='cuda')).sum().backward()
 assert table.weight.grad.coalesce()._nnz() == 512
+weights = torch.rand(512, device='cuda', requires_grad=True)
+graph = torch.sparse_coo_tensor(torch.zeros(2, 512, dtype=torch.long, device='cuda'), weights, (8, 8), check_invariants=False)
+torch.sparse.mm(graph.coalesce(), torch.rand(8, 4, device='cuda')).sum().backward()
+assert graph.coalesce()._nnz() == 512 and weights.grad.shape == (512,)
 encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, batch_first=True), 2).cuda().eval()
 with torch.inference_mode():
     x, rows = torch.randn(8, 100, 64, device='cuda'), torch.arange(100, device='cuda')

@@ -628,7 +628,7 @@ fn lines_of_several_models_leave_none_out_and_name_no_part_by_another_name() {
     let optimizer = SHARED.lines().find(|line| line.starts_with("both = ")).unwrap();
     for (name, script) in [
         ("factored", SHARED.replace(optimizer, &factored.replace("...", "1e-3"))),
-        ("checkpoint-every", SHARED.replace(optimizer, &format!("import functools\n{checkpoint}\n{optimizer}"))),
+        ("checkpoint-every", SHARED.replace(optimizer, &format!("{checkpoint}\n{optimizer}"))),
     ] {
         scene.write(&script);
         let (output, answer) = scene.run(&["rehearse"], &[]);

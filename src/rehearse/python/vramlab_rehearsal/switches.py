@@ -80,24 +80,36 @@ def _pack_nothing(torch):
 
     @instead("_nested_tensor_from_mask_left_aligned", torch)
     def is_left_aligned(*_, **__):
-        note(note="nn.TransformerEncoder kept padded rows, which on a GPU it packs in inference: padding counts here, so a real run takes less")
+        note(note="nn.TransformerEncoder kept padded rows; on a GPU it may pack them in inference, of which the sizes are others")
         return False
 
 
 def _coalesce_to_the_most(torch):
     """How many entries of a sparse tensor have a place of their own is read from the GPU; at the most all have."""
 
-    @instead("coalesce", torch.Tensor)
-    def coalesce(self):
-        if not self.is_cuda or self.layout is not torch.sparse_coo or self.is_coalesced() or (self.requires_grad and torch.is_grad_enabled()):
-            return coalesce.__wrapped__(self)
-        note(note="coalesce() took each entry of a sparse tensor for one with a place of its own: a real run takes less where places repeat")
-        indices, values = self._indices(), self._values()
+    def made(tensor):
+        indices, values = tensor._indices(), tensor._values()
         # As PyTorch's kernel: a key for each entry, its order, and where each place begins.
         temporaries = [indices.new_empty(indices.shape[1]) for _ in range(3)]
-        made = torch.sparse_coo_tensor(indices.clone(), values.clone(), self.shape, is_coalesced=True, check_invariants=False)
+        result = torch.sparse_coo_tensor(indices.clone(), values.clone(), tensor.shape, is_coalesced=True, check_invariants=False)
         del temporaries
-        return made
+        return result
+
+    class Coalesce(torch.autograd.Function):
+        @staticmethod
+        def forward(context, tensor):
+            return made(tensor)
+
+        @staticmethod
+        def backward(context, gradient):
+            return gradient
+
+    @instead("coalesce", torch.Tensor)
+    def coalesce(self):
+        if not self.is_cuda or self.layout is not torch.sparse_coo or self.is_coalesced():
+            return coalesce.__wrapped__(self)
+        note(note="coalesce() took each entry of a sparse tensor for one with a place of its own: a real run takes less where places repeat")
+        return Coalesce.apply(self) if self.requires_grad and torch.is_grad_enabled() else made(self)
 
 
 def _launch_nothing(jit):

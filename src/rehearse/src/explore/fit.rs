@@ -267,6 +267,7 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
                     ends_at = Some(ends_at.unwrap_or(u64::MAX).min(less));
                 } else if !has_effect {
                     // It may make one later than memory runs out.
+                    rehearsals += 2;
                     ensure!(peak_on_a_large_card(less)? != peak_on_a_large_card(more)?, no_effect(less, more));
                     has_effect = true;
                 }

@@ -60,8 +60,9 @@ impl Forks {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(at) = waiting.iter().position(|one| one.found == *wanted) else {
             // Another is to be started, and each keeps an imported PyTorch in the host's memory.
-            if waiting.len() > MOST_PER_CORE * thread::available_parallelism().map_or(1, usize::from) {
-                session::end(&mut waiting.remove(0).child)?;
+            if waiting.len() >= MOST_PER_CORE * thread::available_parallelism().map_or(1, usize::from) {
+                // Its guard ends with this program, too.
+                session::end(&mut waiting.remove(0).child).ok();
             }
             return Ok(None);
         };

@@ -238,7 +238,7 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
     }
     writeln!(
         text,
-        "\n  * every row that needs less memory takes more {}",
+        "\n  * what needs less memory takes more {}, more cards or a compiler, or trains other weights or in other numbers",
         if is_measured || is_predicted { "time" } else { "compute" }
     )?;
     let not_applied: Vec<&VariantRow> = rows.iter().filter(|row| row.reason.is_some()).collect();

@@ -59,15 +59,18 @@ class Technique:
         last = next((name for name, _ in reversed(Technique.optimizers)), "optimizer")
         optimizer = trained.get(model) or last
         # Those of one optimizer are one to what is made of parameters.
-        shared = [other for other in trained if other != model and trained[other] == trained.get(model)] if trained.get(model) else []
-        parts = re.split(r"(?m)^(?=\S)", snippet)
-        is_of_optimizers = any(_OPTIMIZER.search(part) for part in parts if not part.startswith(("def ", "class ", "@")))
-        if is_of_optimizers and shared:
-            together = f"(p for each in ({', '.join([model, *shared])}) for p in each.parameters())"
-            parts = [part if part.startswith(("def ", "class ", "@")) else part.replace("model.parameters()", together) for part in parts]
-        # In statements of the script's own level: not in functions to paste, nor of an attribute; an optimizer not in a comment's words either.
-        parts = [part if part.startswith(("def ", "class ", "@")) else re.sub(r"(?<![\w.])model\b", model, part) for part in parts]
-        snippet = re.sub(r"(?m)^(?!def |\s).*", lambda line: _OPTIMIZER.sub(optimizer, line[0]), "".join(parts))
+        shared = [other for other in trained if other != model and trained[other] and trained[other] == trained.get(model)]
+        # Not functions to paste.
+        parts = [(part, part.startswith(("def ", "class ", "@"))) for part in re.split(r"(?m)^(?=\S)", snippet)]
+        is_of_optimizers = any(_OPTIMIZER.search(part) for part, is_function in parts if not is_function)
+        together = f"(p for each in ({', '.join([model, *shared])}) for p in each.parameters())"
+
+        def named(part):
+            part = part.replace("model.parameters()", together) if is_of_optimizers and shared else part
+            # No part of a model, which may be called so, too.
+            return _OPTIMIZER.sub(optimizer, re.sub(r"(?<![\w.])model\b", model, part))
+
+        snippet = "".join(part if is_function else named(part) for part, is_function in parts)
         # A critic that an optimizer's parameters go through is none that is trained.
         others = [other for other in trained if other != model and trained[other] and other not in self.untouched]
         others = [other for other in others if not (is_of_optimizers and other in shared)]
