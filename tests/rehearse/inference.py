@@ -5,7 +5,8 @@ import sys
 import torch
 from torch import nn
 
-CACHED, NESTED, KEPT, GRADIENTS, GROWS = (name in sys.argv for name in ("cached", "nested", "kept", "gradients", "grows"))
+NAMES = ("cached", "nested", "kept", "gradients", "grows", "longer", "beams")
+CACHED, NESTED, KEPT, GRADIENTS, GROWS, LONGER, BEAMS = (name in sys.argv for name in NAMES)
 
 
 class Layer:
@@ -66,11 +67,18 @@ if CACHED:
         model.generate(torch.ones(64, 64, dtype=torch.long, device="cuda"), 100)
 answers = []
 predictions = None
-for _ in range(12):
-    ids = torch.ones(32, 64, dtype=torch.long, device="cuda")
+beams = []
+for number in range(12):
+    if number % 4 == 0:
+        beams = []
+    ids = torch.ones(32, 64 + 4 * number * LONGER, dtype=torch.long, device="cuda")
     with torch.set_grad_enabled(GRADIENTS):
         scores = model(ids)[0]
     if KEPT:
         answers.append(scores)
+    if BEAMS:
+        beams.append(scores)
+        if number % 4 == 0:
+            answers.append(scores.softmax(-1))
     if GROWS:
         predictions = scores if predictions is None else torch.cat([predictions, scores])

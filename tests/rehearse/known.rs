@@ -105,6 +105,28 @@ def validate(loader, model):
 if validate(loader, model) > best: shutil.copyfile('a', 'b')
 ";
 
+/// As nanoGPT's and llm.c's: a loss goes to a file, into a checkpoint's dict beside what a model is made of, and under the name of a split.
+const WRITTEN: &str = "import json, torch
+import torch.distributed as dist
+def write(file, sizes, x):
+    for size in sizes: torch.empty(size)
+    file.write(str(len(sizes)))
+def evaluated(model, split, k):
+    losses = torch.zeros(k)
+    losses[k] = model(split).item()
+    return losses.mean()
+lossf = evaluated(model, 'val', 3)
+file.write('%f\\n' % lossf)
+json.dump({'loss': lossf}, file)
+dist.all_reduce(lossf)
+kept = {'layers': 4, 'best': lossf}
+if lossf < best: torch.save({'model': model.state_dict(), **kept}, f'{split}.pt')
+for layer in range(kept['layers']): torch.empty(layer)
+dist.broadcast(torch.empty(8), 0)
+write(file, sizes, torch.empty(k))
+torch.empty(len(json.loads(split)))
+";
+
 #[test]
 fn what_a_function_returns_says_nothing_of_what_it_was_given() {
     let folder = tempfile::tempdir().unwrap();
@@ -120,6 +142,10 @@ fn what_a_function_returns_says_nothing_of_what_it_was_given() {
     assert_eq!(decides(MEASURED), "[False]");
     assert_eq!(decides(&MEASURED.replace("torch.tensor([self.sum])", "torch.empty(self.sum)")), "[True]");
     assert_eq!(decides(&MEASURED.replace("shutil.copyfile('a', 'b')", "validate(loader, model)")), "[True]");
+    assert_eq!(decides(WRITTEN), "[False]");
+    assert_eq!(decides(&WRITTEN.replace("for layer in range(kept['layers'])", "for layer in range(int(kept['best']))")), "[True]");
+    assert_eq!(decides(&WRITTEN.replace("kept = {'layers'", "kept = {name: 0, 'layers'")), "[True]", "in doubt it can");
+    assert_eq!(decides(&WRITTEN.replace("file.write('%f\\n' % lossf)", "sizes.append(lossf)")), "[True]");
 }
 
 /// A validation of its own without `eval`, unfreezing, a larger batch and a copy, all after the third step; and a step of each kind that was reached.

@@ -79,6 +79,13 @@ fn inference_is_called_so_with_what_fills_it_and_what_it_leaves_behind() {
         assert!(held(&answer, "kept outputs") > 8 * scores, "{word}: {said}");
     }
 
+    // Batches in the order of their lengths grow, and nothing is left; of two lists the one that is filled anew for each text keeps nothing.
+    let (said, answer) = of(&["longer"]);
+    assert_eq!(answer["processes"][0]["growth"], Value::Null, "{said}");
+    let (said, answer) = of(&["beams", "gradients"]);
+    let kept_by = answer["processes"][0]["growth"]["kept_by"].as_array().unwrap();
+    assert!(kept_by.iter().all(|keeper| keeper["keeps"] == "answers") && !kept_by.is_empty(), "{said}");
+
     // With gradients the whole graph stays, and what helps is named.
     let (said, with) = of(&["kept", "gradients"]);
     let needless = &with["processes"][0]["needless_graphs"];
@@ -128,6 +135,58 @@ fn what_if_of_inference_tries_what_helps_there() {
     let as_it_is =
         rows.as_array().unwrap().iter().find(|row| row["fits"] == true && row["techniques"] == serde_json::json!([])).unwrap();
     assert!(allocated("half-precision") < as_it_is["peak_allocated"].as_i64().unwrap() * 4 / 5, "{said}");
+}
+
+/// An attack on a model: backward passes and no optimizer step, and two forward passes a round that nothing goes back through.
+const ATTACK: &str = "import torch, torch.nn.functional as F
+block = lambda: torch.nn.Sequential(torch.nn.Linear(2048, 2048), torch.nn.GELU())
+model = torch.nn.Sequential(*[block() for _ in range(8)], torch.nn.Linear(2048, 10)).cuda().eval()
+def attack(x, y):
+    delta = torch.zeros_like(x)
+    for _ in range(4):
+        delta.requires_grad_(True)
+        gradient, = torch.autograd.grad(F.cross_entropy(model(x + delta), y), delta)
+        delta = (delta + 0.01 * gradient.sign()).clamp(-0.1, 0.1).detach()
+    return x + delta
+for _ in range(3):
+    x, y = torch.randn(4096, 2048, device='cuda'), torch.randint(10, (4096,), device='cuda')
+    clean = model(x).argmax(1)
+    right = (model(attack(x, y)).argmax(1) == y).sum()
+";
+
+#[test]
+fn what_goes_backward_and_makes_no_step_is_no_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("attack.py");
+    std::fs::write(&script, ATTACK).unwrap();
+    let (said, answer) = rehearsed(folder.path(), &script, &[]);
+    let needless = &answer["processes"][0]["needless_graphs"];
+    // Those of the attack are gone back through, after others have run.
+    assert_eq!(
+        (&needless["passes"], &needless["of"], &needless["line"]["line"]),
+        (&6.into(), &18.into(), &13.into()),
+        "{needless}"
+    );
+    assert!(said.contains("The longest of 18 forward passes with its backward pass takes "), "{said}");
+
+    let rows = folder.path().join("rows.json");
+    let only = "checkpoint-every,no-grad,fused,zero2,lora,inference-mode";
+    let output = Command::new(VRAMLAB)
+        .args(["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", only, "--json"])
+        .args([&rows, Path::new("--"), &common::python(), &script])
+        .output()
+        .unwrap();
+    let said = text_of(&output);
+    assert!(output.status.success(), "{said}");
+    for name in ["fused", "zero2", "lora"] {
+        assert!(said.contains(&format!("{name}: the script makes no optimizer step")), "{said}");
+    }
+    assert!(said.contains("put torch.no_grad() around ") && said.contains("attack.py:13 (<module>), which keeps "), "{said}");
+    // What a backward pass computes again is no forward pass of its own.
+    let rows: Value = serde_json::from_str(&std::fs::read_to_string(rows).unwrap()).unwrap();
+    let row = rows.as_array().unwrap().iter().find(|row| row["techniques"] == serde_json::json!(["checkpoint-every"])).unwrap();
+    let (saved, longer) = (row["saved"].as_i64().unwrap(), row["predicted_change"]["share"].as_f64().unwrap());
+    assert!(saved > 0 && (0.1..0.6).contains(&longer), "{row}");
 }
 
 /// Stand-ins are found before what is installed: they are packages of their own.

@@ -10,7 +10,9 @@ import sys
 HARMLESS = """log print write plot meter metric score accuracy scalar track report record save dump info debug warn error postfix description append extend
 add update item float int str round format isnan isfinite isinf exp sqrt mean std sum step reduce numpy cpu tolist detach len min max abs clip clamp
 median percentile math synchronize time exit zip enumerate sorted dict list tuple backward scale unscale zero_grad array get bool isinstance
-item join items values keys square pow norm stack cat callback flush close set_ perplexity wait barrier copyfile""".split()
+item join items values keys square pow norm stack cat callback flush close set_ perplexity wait barrier copyfile state_dict""".split()
+# Methods that put a value out, which is not read from their object again.
+PUT_OUT = ("write", "writelines", "print", "log", "debug", "info", "warning")
 
 
 def name_of(call):
@@ -18,7 +20,7 @@ def name_of(call):
 
 
 def is_harmless(name):
-    return any(part in name.lower() for part in HARMLESS)
+    return any(part in name.lower() for part in HARMLESS) and not name.startswith("load")
 
 
 def _asks_validity(test):
@@ -35,11 +37,13 @@ class _Source:
     def __init__(self, text):
         self.tree = ast.parse(text)
         # Functions by name, and methods.
-        self.scope, self.functions, self.methods, self.tainted = {}, {}, {}, set()
+        self.scope, self.functions, self.methods, self.tainted, self.modules = {}, {}, {}, set(), set()
         self._enter(self.tree, None)
 
     def _enter(self, node, scope, is_method=False):
         self.scope[node] = scope
+        if isinstance(node, ast.Import) or isinstance(node, ast.ImportFrom) and node.module == "torch":
+            self.modules.update((each.asname or each.name).split(".")[0] for each in node.names)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             (self.methods if is_method else self.functions)[node.name] = node
             scope = node
@@ -71,8 +75,10 @@ class _Source:
         while len(self.tainted) != size:
             size = len(self.tainted)
             for node in self.scope:
-                if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr, ast.comprehension)) and self._has(getattr(node, "value", node)):
+                if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)) and self._has(node.value):
                     self._spread(node)
+                elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)) and self._has(node.iter):
+                    self._taint(node.target, node)
         is_deciding = any(self._branches(node, self._has) or self._shapes(node, self._has) for node in self.scope)
         return is_deciding, self.scope[read[0]] is not None and ("call", self.scope[read[0]]) in self.tainted
 
@@ -81,8 +87,12 @@ class _Source:
             self.tainted.add(("call", self.scope[node]))
         targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
         for target in targets:
-            for part in ast.walk(target) if target is not None else ():
-                self._taint(part, node)
+            if isinstance(target, ast.Name) and isinstance(node.value, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.value.keys):
+                # Of a dict that is written down, what stands under the keys.
+                given = [key.value for key, value in zip(node.value.keys, node.value.values) if self._has(value) or _reads(value)]
+                self.tainted.update((self.scope[node], target.id, key) for key in given)
+                continue
+            self._taint(target, node)
         for call in ast.walk(node):
             if not isinstance(call, ast.Call):
                 continue
@@ -91,25 +101,42 @@ class _Source:
                 continue
             if given is not None:
                 self.tainted.update((given, each.arg) for each in given.args.args + given.args.kwonlyargs if each.arg != "self")
-            elif isinstance(node, ast.Expr) and call is node.value and isinstance(call.func, ast.Attribute):
+            elif isinstance(node, ast.Expr) and call is node.value and isinstance(call.func, ast.Attribute) and call.func.attr not in PUT_OUT:
                 # What a list is appended to, or a meter is given.
                 self._taint(call.func.value, node)
 
     def _taint(self, part, node):
-        if isinstance(part, ast.Name) and part.id != "self":
+        if isinstance(part, ast.Name) and part.id != "self" and part.id not in self.modules:
             self.tainted.add((self.scope[node], part.id))
         elif isinstance(part, ast.Attribute):
             self.tainted.add(("attribute", part.attr))
+        elif isinstance(part, (ast.Tuple, ast.List)):
+            for each in part.elts:
+                self._taint(each, node)
+        elif isinstance(part, (ast.Subscript, ast.Starred)):
+            # Not the index: what is read goes under it.
+            self._taint(part.value, node)
 
     def _has(self, node):
+        keyed = {}
         for part in ast.walk(node) if node is not None else ():
-            if isinstance(part, ast.Name) and ((self.scope[part], part.id) in self.tainted or (None, part.id) in self.tainted):
+            if isinstance(part, ast.Subscript) and isinstance(part.value, ast.Name) and isinstance(part.slice, ast.Constant):
+                keyed[part.value] = part.slice.value
+            if isinstance(part, ast.Name) and any(self._is_tainted(scope, part, keyed) for scope in (self.scope[part], None)):
                 return True
             if isinstance(part, ast.Attribute) and ("attribute", part.attr) in self.tainted:
                 return True
             if isinstance(part, ast.Call) and ("call", self._own(part) or part) in self.tainted:
                 return True
         return False
+
+    def _is_tainted(self, scope, name, keyed):
+        if (scope, name.id) in self.tainted:
+            return True
+        if name in keyed:
+            return (scope, name.id, keyed[name]) in self.tainted
+        # The dict as a whole, and not where it is made.
+        return isinstance(name.ctx, ast.Load) and any(len(each) == 3 and each[:2] == (scope, name.id) for each in self.tainted)
 
     def _branches(self, node, has):
         """Whether it goes on one way or another by such a value."""

@@ -10,6 +10,7 @@ import re
 import sys
 import traceback
 import types
+import weakref
 
 import torch
 
@@ -36,6 +37,8 @@ _caches = []
 _beams = 1
 # By what holds tensors of several passes: how, and where. The last look counts.
 _retainers = {}
+# By where and name of a container, a tensor that it had at the last look. And those that were filled anew since: they keep nothing of rounds before.
+_had, _refilled = {}, set()
 # The variable with most of the host's pinned memory: bytes, name, where.
 _pins = (0, "", ())
 LEAST_PINNED = 1 << 30
@@ -87,6 +90,9 @@ def _whole_beams(module):
 def _begins(root, arguments, named):
     """Before the forward pass of an outermost module that has parameters."""
     global _passes, _caches
+    # What a backward pass computes again is no pass of its own.
+    if torch._C._current_graph_task_id() != -1:
+        return
     flags = (_keeps_graph(root, (arguments, named)) and WITH_GRADIENTS) | (root.training and IN_TRAINING)
     phase, size = device.FORWARD, reach.size_of(torch, (*arguments, *named.values()))
     given = (*zip(_parameters_of(type(root)), arguments), *named.items())
@@ -222,6 +228,8 @@ def look_at_variables():
         if _is_state(value):
             labels.label_copies(tensors)
         how = _retains(value, tensors)
+        if issubclass(type(value), _CONTAINERS) and _is_refilled((where, name), tensors):
+            how = None
         # Who holds graphs holds what they have saved.
         labelled = tensors if how and "graphs" in how else [each for each in tensors if _is_held_by_variables(each)]
         if labelled:
@@ -302,6 +310,15 @@ def _retains(value, tensors):
         of_passes.add(bisect.bisect(_sequences, node._sequence_nr()))
         node = next((of for of, _ in node.next_functions if of is not None), None)
     return f"a sum with the graphs of {len(of_passes)} passes or more" if len(of_passes) > 1 else None
+
+
+def _is_refilled(which, tensors):
+    had = _had.get(which, lambda: None)
+    if which in _had and not any(each is had() for each in tensors):
+        _refilled.add(which)
+    elif which not in _had and tensors:
+        _had[which] = weakref.ref(tensors[0])
+    return which in _refilled
 
 
 @guarded("variables that hold tensors of several passes")

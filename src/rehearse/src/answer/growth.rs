@@ -72,6 +72,7 @@ fn grown(trace: &Trace, blocks: &[(&MemoryBlock, String)], rounds: &Rounds) -> O
     let mut made: BTreeMap<&str, Vec<(i64, usize)>> = BTreeMap::new();
     // By line, the bytes that live when each round but the first begins.
     let mut living: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
+    let mut of_data = vec![0; last];
     for (block, line) in blocks {
         let Some(round) = rounds.of(block.made()).filter(|round| *round < last) else { continue };
         if block.lives_after(end) {
@@ -81,7 +82,12 @@ fn grown(trace: &Trace, blocks: &[(&MemoryBlock, String)], rounds: &Rounds) -> O
         let until = rounds.begins[round + 1..].partition_point(|begin| block.lives_after(*begin));
         let at = living.entry(line).or_insert_with(|| vec![0; last]);
         at[round..round + until].iter_mut().for_each(|bytes| *bytes += block.rounded);
+        if block.category == Category::Data {
+            of_data[round..round + until].iter_mut().for_each(|bytes| *bytes += block.rounded);
+        }
     }
+    // Batches in the order of their lengths: each is replaced by a larger one, and so is what is made of it.
+    let is_of_larger_batches = rises(&of_data);
     let mut lines: Vec<LiveBytes> = Vec::new();
     for (line, at) in living {
         let (bytes, count) = match made.get_mut(line) {
@@ -91,7 +97,7 @@ fn grown(trace: &Trace, blocks: &[(&MemoryBlock, String)], rounds: &Rounds) -> O
                 of_rounds[last - 1] = (of_rounds[last - 1].0.min(most.0), of_rounds[last - 1].1.min(most.1));
                 of_rounds.iter().fold((0, 0), |sum, round| (sum.0 + round.0, sum.1 + round.1))
             }
-            _ if rises(&at) => (at[last - 1] - at[0], 1),
+            _ if !is_of_larger_batches && rises(&at) => (at[last - 1] - at[0], 1),
             _ => continue,
         };
         lines.push(LiveBytes { name: line.to_string(), bytes, blocks: count, source: None });

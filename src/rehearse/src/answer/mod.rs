@@ -25,7 +25,7 @@ pub use contents::BlockGroup;
 pub use host::HostMemory;
 pub use meter::meters;
 pub use out_of_memory::Caught;
-pub use passes::{Leftover, NeedlessGraphs, trains};
+pub use passes::{Leftover, NeedlessGraphs, makes_steps, trains};
 pub use phases::PhaseRow;
 pub use place::{LiveBytes, MOST_ROWS, module_of, moment};
 pub use placeholders::{PlaceholderSize, PlaceholderValue, Uncounted, may_decide};

@@ -19,6 +19,13 @@ pub fn trains(events: &[Event]) -> bool {
     }
 }
 
+/// Whether steps are made, or would have been: of a script that came to its end without one, as an attack on a model or a map of what it looks at,
+/// backward passes are of no training.
+pub fn makes_steps(trace: &Trace) -> bool {
+    let came_to_its_end = trace.ended && trace.exception.is_none() && trace.stopped.is_none();
+    trains(&trace.events) && (!came_to_its_end || trace.events.last().is_some_and(|last| last.step > 0))
+}
+
 pub fn phase_name(phase: Phase, trains: bool) -> &'static str {
     if phase == Phase::Evaluation && !trains { "inference" } else { phase.name() }
 }
@@ -58,7 +65,7 @@ pub struct NeedlessGraphs {
 
 /// Passes of a training loop have a backward pass before the next optimizer step; one in which the module is set to evaluation, and before
 /// whose successor nothing goes backward, is none. But a module that is never set otherwise, as in a perceptual loss, may be gone back through
-/// after others have run. Of a script that never trains all are such.
+/// after others have run: then its backward pass frees what it kept. Of a script that never trains all are such.
 pub fn needless_graphs(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -> Option<NeedlessGraphs> {
     let events = trace.events.as_slice();
     let trains = trains(events);
@@ -67,10 +74,20 @@ pub fn needless_graphs(trace: &Trace, blocks: &[MemoryBlock], device: u16, momen
     let events_of = |n: usize| &events[passes[n].0..passes.get(n + 1).map_or(events.len(), |next| next.0)];
     let trained: HashSet<u32> = passes.iter().filter(|(_, flags)| flags.in_training).map(|(at, _)| events[*at].module).collect();
     let gone_back = gone_back_through(events);
+    let pass_of = |block: &MemoryBlock| passes.partition_point(|(at, _)| *at <= block.made()).checked_sub(1);
+    let is_backward = |at: usize| events[at].phase == Phase::Backward;
+    // What is made between two passes, outside of modules, may be the next one's.
+    let is_of_module = |made: &Event| made.phase == Phase::Forward && made.module != 0;
+    let is_used = |block: &&MemoryBlock| is_of_module(&events[block.made()]) && block.freed().is_some_and(is_backward);
+    let used: HashSet<usize> = blocks.iter().filter(is_used).filter_map(pass_of).collect();
+    let is_whole = !makes_steps(trace);
     let is_needless = |n: &usize| {
         let (at, flags) = passes[*n];
         let followed = || events_of(*n).iter().any(|event| event.phase == Phase::Backward);
-        let is_evaluation = || trained.contains(&events[at].module) || !is_among(trace, events[at].module, &gone_back);
+        let is_evaluation = || match is_whole {
+            true => !used.contains(n),
+            false => trained.contains(&events[at].module) || !is_among(trace, events[at].module, &gone_back),
+        };
         flags.with_gradients && (!trains || (!flags.in_training && !followed() && is_evaluation()))
     };
     let needless: Vec<usize> = (0..passes.len()).filter(is_needless).collect();
@@ -80,8 +97,7 @@ pub fn needless_graphs(trace: &Trace, blocks: &[MemoryBlock], device: u16, momen
         block.device == device && is_of_a_pass && block.lives_after(moment)
     };
     let is_theirs = |block: &&MemoryBlock| {
-        let pass = passes.partition_point(|(at, _)| *at <= block.made()).checked_sub(1);
-        events[block.made()].phase == Phase::Forward && pass.is_some_and(|pass| needless.binary_search(&pass).is_ok())
+        events[block.made()].phase == Phase::Forward && pass_of(block).is_some_and(|pass| needless.binary_search(&pass).is_ok())
     };
     let bytes_at_peak: i64 = blocks.iter().filter(is_alive).filter(is_theirs).map(|block| block.rounded).sum();
     let line = events_of(first).iter().find_map(|event| outermost_call(trace, event.stack));

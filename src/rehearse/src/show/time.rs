@@ -47,8 +47,8 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
     let what = match (time.unit, time.passes) {
         ("token", _) => "A token of the longest text".to_string(),
         ("step", _) => "A step".to_string(),
-        (_, Some(passes)) if passes > 1 => format!("The longest of {passes} forward passes"),
-        _ => "The forward pass".to_string(),
+        (_, Some(passes)) if passes > 1 => format!("The longest of {passes} forward passes{}", time.with_backward()),
+        _ => format!("The forward pass{}", time.with_backward()),
     };
     let Prediction { gpu, bound_by, launches, host_factor, .. } = time;
     let [step, device, host] = [time.step_seconds, time.device_seconds, time.host_seconds].map(seconds);

@@ -5,7 +5,7 @@ use super::device::{CardModel, Limit, OperatorTime, class_title};
 use super::loading::{Loading, StepSeconds};
 use super::prices::{Cost, cost};
 use super::timeline::{Timeline, Turn, begins, steady};
-use crate::answer::passes::trains;
+use crate::answer::passes::makes_steps;
 use crate::answer::place::{MOST_ROWS, alike};
 use crate::capture::process::{Frame, Trace};
 use crate::capture::work::{Precision, Work, WorkKind};
@@ -47,7 +47,7 @@ pub struct Prediction {
     pub gpu: String,
     /// Always: for readers of the file.
     pub predicted: bool,
-    /// What a step is: `step` of an optimizer, or where the script never trains the longest `forward pass`, or `token` of a generation.
+    /// What a step is: `step` of an optimizer, or where the script makes none the longest `forward pass`, or `token` of a generation.
     pub unit: &'static str,
     /// Of it in the steady state.
     pub step_seconds: f64,
@@ -55,7 +55,7 @@ pub struct Prediction {
     pub high_seconds: f64,
     /// Of all steps that were seen, at the steady rate; of all forward passes.
     pub total_seconds: f64,
-    /// Of a script that never trains: how many forward passes there were, and where it generates what comes before the first token.
+    /// Of a script that makes no step: how many forward passes there were, and where it generates what comes before the first token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub passes: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -160,6 +160,12 @@ pub struct Steps {
 impl Prediction {
     pub fn seconds(&self) -> StepSeconds {
         StepSeconds { step: self.step_seconds, device: self.device_seconds, host: self.host_seconds, host_factor: self.host_factor }
+    }
+
+    /// What is in the time of a forward pass, where it is gone back through and no step is made: words to add to it.
+    pub fn with_backward(&self) -> &'static str {
+        let goes_back = self.unit == FORWARD_PASS && self.phases.iter().any(|phase| phase.phase == Phase::Backward.name());
+        if goes_back { " with its backward pass" } else { "" }
     }
 
     /// `1120 samples/s`, and of text the tokens; empty where they are not known.
@@ -277,7 +283,7 @@ impl<'a> Stretch<'a> {
         })
     }
 
-    /// Of a script that never trains the longest forward pass, with what follows it until the next one; of a generation the longest of a token.
+    /// Of a script that makes no step the longest forward pass, with what follows it until the next one; of a generation the longest of a token.
     fn pass(trace: &'a Trace, device: &CardModel, host: HostModel) -> Option<Stretch<'a>> {
         let passes: Vec<&[Work]> = trace.work.chunk_by(|_, next| !next.begins_pass).filter(|pass| pass[0].begins_pass).collect();
         let turn_of = |work: &Work| turn(work, host.seconds(work, work.host_nanoseconds), device.takes(work).seconds);
@@ -366,7 +372,7 @@ pub fn turn(work: &Work, host: f64, device: f64) -> Turn {
 pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Result<Prediction, String> {
     let device = CardModel::of(card)?;
     let host = HostModel::of(card, host_factor);
-    let pass = || if trains(&trace.events) { None } else { Stretch::pass(trace, &device, host) };
+    let pass = || if makes_steps(trace) { None } else { Stretch::pass(trace, &device, host) };
     let stretch =
         Stretch::step(trace, &device, steps).or_else(pass).ok_or("no optimizer step ended, so there is no step to time")?;
     let (works, before) = (stretch.works, stretch.before);

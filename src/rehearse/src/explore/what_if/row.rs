@@ -2,13 +2,14 @@
 
 use super::techniques::{
     AGAIN, BESIDE_COMPILING, CARDS, COMPILING, INFERENCE_MODE, LAYOUT, NO_GRAD, OFFLOADING, STATE_OFFLOADING, TRAINED, WEIGHTS,
-    package_of,
+    needs_steps, package_of,
 };
 use crate::answer::time::{Prediction, TimeChange};
 use crate::answer::{HostMemory, NeedlessGraphs, SimulatedGpu};
 use crate::capture::process::TechniqueOutcome;
 use crate::run::executor::Variant;
 use crate::show::words::place_or_not;
+use base::units::Bytes;
 use serde::Serialize;
 
 /// A technique, or several.
@@ -259,6 +260,8 @@ pub struct MeasuredStep {
     pub gpu: SimulatedGpu,
     /// Whether it goes backward: else it is inference, for which other techniques are.
     pub trains: bool,
+    /// Whether optimizer steps are made, or would have been.
+    pub makes_steps: bool,
     /// Forward passes that keep what nothing goes back through.
     pub needless: Option<NeedlessGraphs>,
     /// What of the packages that techniques look for it imported; none where that is not known.
@@ -272,8 +275,8 @@ pub struct MeasuredStep {
 impl MeasuredStep {
     /// What the time is of: `a step`, `a forward pass`, `a token`.
     pub fn unit(&self) -> String {
-        let measured = if self.trains { "step" } else { "forward pass" };
-        format!("a {}", self.time.as_ref().map_or(measured, |time| time.unit))
+        let measured = if self.makes_steps { "step" } else { "forward pass" };
+        self.time.as_ref().map_or_else(|_| format!("a {measured}"), |time| format!("a {}{}", time.unit, time.with_backward()))
     }
 
     /// Why a rehearsal on the simulated GPU says that there is nothing for a technique.
@@ -284,6 +287,15 @@ impl MeasuredStep {
             (INFERENCE_MODE, Some(found)) if self.trains => {
                 let place = place_or_not(found.line.as_ref());
                 Some(format!("the script trains; {NO_GRAD} is for its forward passes that no backward pass follows, at {place}"))
+            }
+            (NO_GRAD, Some(found)) if self.trains && !self.makes_steps => {
+                let (place, held) = (place_or_not(found.line.as_ref()), Bytes(found.bytes_at_peak.unsigned_abs()));
+                Some(format!(
+                    "not tried in a script without optimizer steps: put torch.no_grad() around {place}, which keeps {held} at the peak"
+                ))
+            }
+            _ if self.trains && !self.makes_steps && needs_steps(technique) => {
+                Some("the script makes no optimizer step".to_string())
             }
             (NO_GRAD, _) if !self.trains => Some(format!("the script never trains: see {INFERENCE_MODE}")),
             (NO_GRAD, None) => Some("no forward pass of a trained model in evaluation was found to keep a graph".to_string()),

@@ -70,6 +70,14 @@ pub const BESIDE_COMPILING: [&str; 7] =
 const INFERENCE: [&str; 5] = ["inference", "inference precision", "cache", "images", SMALLER];
 const BESIDE_TRAINING: [&str; 4] = ["attention", COMPILING, LAYOUT, "allocator"];
 
+/// The groups of what needs optimizer steps, and only works with these.
+const OF_STEPS: [&str; 6] = ["update", "gradients", STATE_OFFLOADING, TRAINED, CARDS, "accumulation"];
+
+/// Whether a technique has nothing to do where no optimizer step is made.
+pub fn needs_steps(technique: &str) -> bool {
+    techniques().iter().any(|known| known.name == technique && OF_STEPS.contains(&known.group))
+}
+
 /// The group of smaller batches, which a script that trains takes with accumulation.
 pub const SMALLER: &str = "batch";
 
@@ -92,7 +100,10 @@ pub fn package_of(technique: &str) -> Option<&'static str> {
 pub const MEMORY_BUDGET: &str = "memory-budget";
 
 /// Whether techniques of a group are for scripts that train, or for those that do not.
-pub fn is_for(group: &str, trains: bool) -> bool {
+pub fn is_for(group: &str, trains: bool, makes_steps: bool) -> bool {
+    if trains && !makes_steps && group == SMALLER {
+        return true;
+    }
     if trains { !INFERENCE.contains(&group) } else { INFERENCE.contains(&group) || BESIDE_TRAINING.contains(&group) }
 }
 

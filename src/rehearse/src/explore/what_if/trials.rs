@@ -5,7 +5,7 @@ use super::row::{Burdens, Combination, MeasuredStep, VariantRow};
 use super::show;
 use super::techniques::{ALLOCATOR, COMPILING, MEMORY_BUDGET, SETTINGS, SMALLER, Technique, is_for, techniques};
 use crate::answer::time::Prediction;
-use crate::answer::{Answer, HostMemory, RehearsalVerdict, SimulatedGpu, answer, trains};
+use crate::answer::{Answer, HostMemory, RehearsalVerdict, SimulatedGpu, answer, makes_steps, trains};
 use crate::capture::host::memory_of_this_machine;
 use crate::capture::plain::{first_line, on_one_line};
 use crate::capture::process::{Meters, TechniqueOutcome, Trace};
@@ -82,12 +82,12 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
         ScriptFailed(format!("the script fails as it is: {why}; vramlab rehearse without --what-if shows where"))
     })?;
     ensure!(
-        !base.trains || trials.batch.as_ref().is_none_or(|batch| batch.accumulation.is_some()),
+        !base.makes_steps || trials.batch.as_ref().is_none_or(|batch| batch.accumulation.is_some()),
         "the script trains: --batch needs --accumulation, as in '--grad-accum {{}}'"
     );
     let is_for = |choice: &Combination| {
         let is_budget = || choice.names.iter().any(|name| name == MEMORY_BUDGET);
-        asked || (choice.groups.iter().all(|group| is_for(group, base.trains)) && (base.trains || !is_budget()))
+        asked || (choice.groups.iter().all(|group| is_for(group, base.trains, base.makes_steps)) && (base.trains || !is_budget()))
     };
     // On a real GPU nothing but meters was looked at.
     let nothing = |choice: &Combination| if rehearsal.measures { None } else { has_nothing_for(&base, choice) };
@@ -361,6 +361,7 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
                 host: answer.host.unwrap_or_default(),
                 outcomes: outcomes(&run),
                 trains: run.traces.iter().any(|trace| trains(&trace.events)),
+                makes_steps: run.traces.iter().any(makes_steps),
                 needless: answer.processes.iter().find_map(|process| process.needless_graphs.clone()),
                 imported: imported.map(|of_processes| of_processes.concat()),
                 gpu: answer.gpu,
@@ -400,6 +401,7 @@ fn on_a_real_gpu(run: &Capture) -> Result<MeasuredStep, Failed> {
             host: HostMemory::default(),
             outcomes,
             trains: meters.is_none_or(|meters| meters.trains),
+            makes_steps: meters.is_none_or(|meters| meters.trains),
             needless: None,
             imported: None,
             gpu: SimulatedGpu { name: gpu.name, memory: gpu.memory, context: gpu.taken, count: 1 },
