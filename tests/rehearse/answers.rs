@@ -439,6 +439,41 @@ for _ in range(3):
 }
 
 #[test]
+fn what_the_script_has_or_has_nothing_for_is_no_advice() {
+    const LINEAR: &str = "torch.nn.Linear(2048, 2048), torch.nn.ReLU()";
+    const CONVOLUTION: &str = "torch.nn.Conv2d(64, 64, 3, padding=1), torch.nn.ReLU()";
+    let tried = |layers: &str, shape: &str, optimizer: &str, pass: &str| {
+        let scene = Scene::new(&format!(
+            "
+import torch
+model = torch.nn.Sequential(*[torch.nn.Sequential({layers}) for _ in range(4)]).cuda()
+optimizer = torch.optim.{optimizer}(model.parameters(), 0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    x = torch.randn({shape}, device='cuda')
+    {pass}
+    loss.backward()
+    optimizer.step()
+"
+        ));
+        let (output, _) = scene.run(&["--gpu", "rtx-4090"]);
+        let said = error(&output);
+        let rows = said.split_once("What to try against it").unwrap_or_else(|| panic!("{said}")).1;
+        rows.split_once("\n\n").unwrap().0.to_string()
+    };
+    let plain = "loss = model(x).square().mean()";
+    let of_state = |optimizer: &str| tried(LINEAR, "64, 2048", optimizer, plain);
+    assert!(of_state("AdamW").contains("optimizer-in-backward, 8-bit-torchao, offload-optimizer, lora"));
+    assert!(of_state("RMSprop").contains("optimizer-in-backward, offload-optimizer, lora, bf16-weights, qlora"));
+    assert!(of_state("SGD").contains("optimizer-in-backward, lora, bf16-weights, qlora"));
+    let of_images = |pass: &str| tried(CONVOLUTION, "32, 64, 128, 128", "SGD", pass);
+    let images = of_images(plain);
+    assert!(images.contains("offload-activations, autocast-bf16") && !images.contains("lora"), "{images}");
+    let images = of_images("with torch.autocast('cuda', torch.bfloat16): loss = model(x).square().mean()");
+    assert!(images.contains("offload-activations, ") && !images.contains("autocast-bf16"), "{images}");
+}
+
+#[test]
 fn a_flag_that_nobody_reads_is_no_batch_of_which_not_even_one_fits() {
     const SOURCE: &str = "import sys, torch\nmodel = torch.nn.Linear(8, 1 << 20).cuda()\nmodel(torch.randn(1 << 13, 8, device='cuda')).sum().backward()\n";
     let fit = |source: &str| {

@@ -2,8 +2,8 @@
 
 use super::attention::{ExplicitAttention, explicit_attention};
 use super::growth::{Growth, growth};
-use super::in_use::in_use;
 use super::meter::{Meter, meters};
+use super::no_advice::no_advice;
 use super::out_of_memory::{Caught, OutOfMemory, caught, failed_tries, ran_out, reached_script};
 use super::passes::{
     Leftover, NeedlessGraphs, leftovers, name_autocast_copies, name_buckets, name_graphs_of_backward_passes, needless_graphs,
@@ -57,9 +57,9 @@ pub struct ProcessAnswer {
     /// Whether it takes batches from a DataLoader.
     #[serde(skip)]
     pub has_loader: bool,
-    /// Techniques of `--what-if` that the script has already.
+    /// Techniques of `--what-if` that the script has already, or has nothing for.
     #[serde(skip)]
-    pub in_use: Vec<&'static str>,
+    pub no_advice: Vec<&'static str>,
     /// The event of the peak, and the events of tries that were caught.
     #[serde(skip)]
     pub moment: usize,
@@ -173,7 +173,7 @@ fn on_device(trace: &Trace, blocks: &[MemoryBlock], casts_weights: bool, device:
         exception: trace.exception.as_ref().map(|exception| failure(trace, exception)),
         checkpoint: checkpoint(events, blocks, device),
         has_loader: !trace.loaders.is_empty(),
-        in_use: in_use(trace, casts_weights, device),
+        no_advice: no_advice(trace, blocks, casts_weights, device),
         moment,
         left_out,
     }

@@ -385,6 +385,11 @@ impl Trace {
         }
     }
 
+    /// Whether code of torch.compile's allocated or launched anything.
+    pub fn is_compiled(&self) -> bool {
+        !self.compiled.is_empty()
+    }
+
     /// Gives what compiled code allocated and launched to its modules, and in a backward pass to the lines of the forward pass that it was made from.
     fn find_compiled(&mut self) {
         // By number of a stack: the frame of compiled code in it, and in a backward pass the stacks without it and of it alone.

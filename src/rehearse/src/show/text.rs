@@ -190,7 +190,7 @@ fn remedies(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
         writeln!(text, "\n  What to try against it (--what-if tries what applies to this script, and gives the lines)")?;
     }
     for (held, remedy) in rows {
-        let others = remedy.techniques.iter().filter(|technique| !worst.in_use.contains(technique));
+        let others = remedy.techniques.iter().filter(|technique| !worst.no_advice.contains(technique));
         // These need to know which flags to change.
         let (smaller, others): (Vec<&str>, Vec<&str>) = others.copied().partition(|name| name.starts_with("accumulate-"));
         let with_flags = smaller.first().map(|name| format!("; {name} with --accumulation")).unwrap_or_default();
