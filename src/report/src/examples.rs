@@ -89,7 +89,8 @@ pub fn trust(project: &Path, real_gpus: &str) -> Result<String> {
     });
     let [h200, h100] = ran;
     let techniques = read("records/gpus/h200-what-if.csv")?;
-    trusted(real_gpus, &ecosystem, &titan, &[("H200", h200?), ("H100", h100?)], &techniques, &read("docs/time.md")?)
+    let times = [read("docs/time.md")?, read("records/times/fine_tuning.csv")?];
+    trusted(real_gpus, &ecosystem, &titan, &[("H200", h200?), ("H100", h100?)], &techniques, &times)
         .context("records of real GPUs have not what README shows of them")
 }
 
@@ -156,7 +157,7 @@ fn trusted(
     titan: &str,
     cards: &[(&str, (String, String))],
     techniques: &str,
-    times: &str,
+    [times, fine_tuning]: &[String; 2],
 ) -> Option<String> {
     let events = rows(real_gpus)?;
     let sum = |column: &str| events.iter().filter_map(|row| number(row, column)).sum::<f64>();
@@ -195,6 +196,12 @@ fn trusted(
     let defaults = titan.iter().filter(|off| off.abs() < 0.002).count();
     let others: Vec<f64> = titan.iter().filter(|off| off.abs() >= 0.002).map(|off| -100.0 * off).collect();
     let of = |values: &[f64], better: fn(f64, f64) -> f64| values.iter().copied().reduce(better);
+    let error = |row: &Row| Some((number(row, "predicted")? / number(row, "measured")? - 1.0).abs());
+    let tuned: Vec<f64> = rows(fine_tuning)?.iter().map(error).collect::<Option<_>>()?;
+    let halves = |errors: Vec<f64>| {
+        let [half, most] = [0.5, 0.9].map(|share| within(errors.clone(), share).map(|error| 100.0 * error));
+        Some(format!("half within {:.0} %, nine in ten within {:.0} %", half?, most?))
+    };
     let step = times.lines().find(|line| line.starts_with("| all steps |")).map(cells)?;
 
     let table = [
@@ -228,12 +235,13 @@ fn trusted(
             of(&detection, f64::min)?
         ),
         format!(
-            "| time of a step, a pass or a token: {} of those programs' runs; {} steps that others timed and the GPU bounds; torchtune's ladder | half within {:.0} %, nine in ten within {:.0} %; half within {}; tokens/s {:+.0} to {:+.0} %, **{baseline:+.0} % before packing** |",
+            "| time of a step, a pass or a token: {} of those programs' runs; {} steps that others timed and the GPU bounds; {} of fine-tuning, predicted before they were read; torchtune's ladder | {}; half within {}; {}; tokens/s {:+.0} to {:+.0} %, **{baseline:+.0} % before packing** |",
             apart.len(),
             step[1],
-            100.0 * within(apart.clone(), 0.5)?,
-            100.0 * within(apart, 0.9)?,
+            tuned.len(),
+            halves(apart)?,
             step[2].replace(" / ", ", nine in ten within "),
+            halves(tuned)?,
             of(&speeds, f64::min)?,
             of(&speeds, f64::max)?
         ),
