@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 10] = [
     "README.md",
     "METHODOLOGY.md",
     "results",
@@ -18,6 +18,7 @@ const PARTS: [&str; 9] = [
     "experiments",
     "docs",
     "records/gpus",
+    "records/times/fine_tuning.csv",
 ];
 
 /// Where a copy came from.
