@@ -105,6 +105,7 @@ pub fn copy_tree(from: &Path, to: &Path, mut leave_out: impl FnMut(&Path) -> boo
                 waiting.push((entry.path(), to.join(entry.file_name())));
             }
         } else {
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
             fs::copy(&from, &to).unwrap();
         }
     }
