@@ -189,6 +189,22 @@ fn what_goes_backward_and_makes_no_step_is_no_training() {
     assert!(saved > 0 && (0.1..0.6).contains(&longer), "{row}");
 }
 
+/// The one pass of its size compiles; what that takes is none of the pass's time.
+#[test]
+fn a_pass_that_compiles_takes_no_longer_than_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("compiled.py");
+    let text = "import torch
+model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU(), torch.nn.Linear(512, 512)).cuda()
+model = torch.compile(model, backend='eager')
+with torch.no_grad(): model(torch.randn(64, 512, device='cuda'))
+";
+    std::fs::write(&script, text).unwrap();
+    let (said, answer) = rehearsed(folder.path(), &script, &[]);
+    let time = &answer["time"];
+    assert!(time["launches"].as_u64() >= Some(3) && time["step_seconds"].as_f64().unwrap() < 0.02, "{said}");
+}
+
 /// Stand-ins are found before what is installed: they are packages of their own.
 fn come_first(folder: &Path, packages: [&str; 2]) {
     packages.iter().for_each(|package| std::fs::write(folder.join(package).join("__init__.py"), "").unwrap());

@@ -97,12 +97,14 @@ def _as_differentiable(func):
 
 
 def _dynamo(dynamo):
-    from torch._dynamo import exc, output_graph, trace_rules
+    from torch._dynamo import callback, exc, output_graph, trace_rules
     from torch._dynamo.variables import functions
 
-    from . import labels, steps
+    from . import labels, passes, steps
 
     load_the_compiler()
+    # What it takes of the host is in no forward pass's time.
+    callback.on_compile_start(guarded("passes in which a graph is compiled")(lambda *_: passes.compiled()))
     # Our functions run between the script's and are not compiled with them.
     trace_rules.add(__package__)
 

@@ -39,6 +39,8 @@ _beams = 1
 _retainers = {}
 # By where and name of a container, a tensor that it had at the last look. And those that were filled anew since: they keep nothing of rounds before.
 _had, _refilled = {}, set()
+# Numbers of those in which torch.compile worked.
+_compiling = set()
 # The variable with most of the host's pinned memory: bytes, name, where.
 _pins = (0, "", ())
 LEAST_PINNED = 1 << 30
@@ -125,6 +127,10 @@ def begin_replay():
     _passes += 1
     if _passes <= MOST_PASSES:
         _sizes.append(_sizes[-1] if _sizes else (0, 0))
+
+
+def compiled():
+    _compiling.add(_passes)
 
 
 @labels.past_their_classes
@@ -327,6 +333,7 @@ def tell():
     note(imported=[package for package in _PACKAGES if package in sys.modules])
     if _passes <= MOST_PASSES:
         note(pass_batches=_sizes)
+        note(compiling=sorted(_compiling))
     held, name, where = _pins
     if held >= LEAST_PINNED:
         note(note=f"of the host's pinned memory {held / 2**30:.1f} GiB are in {name} ({', '.join(where)})")

@@ -16,7 +16,7 @@
 //! that torch.compile wrote (`generated`), that a function of ours failed in the script's call, so often or more, and what is missing for it
 //! (`left_out`), why there is nothing to rehearse (`refused`), that a process became a `rank` after it had begun, that Python came to its end
 //! by itself (`ended`), packages that it imported (`imported`), samples and tokens of steps and of forward passes (`batches`, `pass_batches`;
-//! 0 tokens where the input is no text), and the operations of the step after the last that is recorded (`flops`). The rest is with the types.
+//! 0 tokens where the input is no text), passes in which torch.compile worked (`compiling`), and the operations of the step after the last that is recorded (`flops`). The rest is with the types.
 
 use super::host::HostFigures;
 use super::loading::{Fetch, ScriptLoader};
@@ -216,6 +216,8 @@ pub struct Trace {
     /// Samples and tokens of the first steps.
     pub batches: Vec<(u64, u64)>,
     pub pass_batches: Vec<(u64, u64)>,
+    /// Numbers of the forward passes in which torch.compile worked.
+    compiling: Vec<usize>,
     /// Of the packages whose own ways a technique may switch on, those that were imported; none of a process that did not come to its end.
     pub imported: Option<Vec<String>>,
     pub loaders: Vec<ScriptLoader>,
@@ -263,6 +265,7 @@ enum TraceLine {
     Keeps(Retainer),
     Batches { batches: Vec<(u64, u64)> },
     PassBatches { pass_batches: Vec<(u64, u64)> },
+    Compiling { compiling: Vec<usize> },
     Imported { imported: Vec<String> },
     Loader(ScriptLoader),
     Flops { flops: u64 },
@@ -271,6 +274,9 @@ enum TraceLine {
     Meters { meters: Meters },
     Rank { rank: u32 },
 }
+
+/// Between two launches a script's own Python takes a tenth of it; what compiles takes a hundred times as long.
+const LONG_NANOSECONDS: u64 = 1_000_000;
 
 impl Trace {
     /// Reads a process's folder, which may still be written to.
@@ -312,6 +318,7 @@ impl Trace {
         }
         trace.work = Work::of_folder(folder)?;
         trace.find_compiled();
+        trace.leave_out_compiling();
         trace.fetches = Fetch::of_folder(folder);
         Ok(trace)
     }
@@ -376,12 +383,27 @@ impl Trace {
             TraceLine::Keeps(keeper) => self.keepers.push(keeper),
             TraceLine::Batches { batches } => self.batches = batches,
             TraceLine::PassBatches { pass_batches } => self.pass_batches = pass_batches,
+            TraceLine::Compiling { compiling } => self.compiling = compiling,
             TraceLine::Imported { imported } => self.imported = Some(imported),
             TraceLine::Loader(loader) => self.loaders.push(loader),
             TraceLine::Flops { flops } => self.flops = Some(flops),
             TraceLine::Host { host } => self.host.join(host),
             TraceLine::Gpu(gpu) => self.gpu = Some(gpu),
             TraceLine::Meters { meters } => self.meters = Some(meters),
+        }
+    }
+
+    /// Takes the time of torch.compile out of the host's in the forward passes in which it worked: what is long there between two launches.
+    fn leave_out_compiling(&mut self) {
+        let passes = self.work.chunk_by_mut(|_, next| !next.begins_pass).filter(|pass| pass[0].begins_pass);
+        let mut passes: Vec<&mut [Work]> = passes.collect();
+        // One that launched nothing has no work.
+        if passes.len() != self.pass_batches.len() {
+            return;
+        }
+        for number in &self.compiling {
+            let pass = number.checked_sub(1).and_then(|at| passes.get_mut(at)).into_iter().flat_map(|pass| pass.iter_mut());
+            pass.filter(|work| work.host_nanoseconds > LONG_NANOSECONDS).for_each(|work| work.host_nanoseconds = 0);
         }
     }
 
