@@ -802,6 +802,57 @@ fn an_evaluation_that_keeps_graphs_is_rehearsed_without_them() {
     );
 }
 
+/// The script calls `forward`, of which PyTorch's own calls of modules say nothing: its parts are those of the model all the same.
+#[test]
+fn a_model_whose_forward_is_called_by_itself_has_its_own_names_and_lines() {
+    let text = |call: &str| {
+        format!(
+            "
+import torch
+from torch import nn
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(512, 2048), nn.Linear(2048, 512)
+    def forward(self, x):
+        return x + self.b(nn.functional.gelu(self.a(x)))
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList(Block() for _ in range(4)), nn.Linear(512, 10)
+    def features(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+    def forward(self, x):
+        return self.head(self.features(x))
+net = Net().cuda()
+optimizer = torch.optim.AdamW(net.parameters())
+for _ in range(3):
+    loss = {call}(torch.randn(4096, 512, device='cuda')).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"
+        )
+    };
+    let scene = Scene::new(&text("net"));
+    let flags = ["rehearse", "--gpu", "rtx-4090"];
+    let what_if = [&flags[..], &["--what-if", "--only", "checkpoint-every,compile"]].concat();
+    let (_, called) = scene.run(&what_if, &[]);
+    scene.write(&text("net.forward"));
+    let (output, rows) = scene.run(&what_if, &[]);
+    let told = said(&output);
+    let of = |rows: &Value| {
+        (row(rows, &["checkpoint-every"])["peak_allocated"].clone(), row(rows, &["checkpoint-every"])["snippet"].clone())
+    };
+    assert!(of(&called) == of(&rows) && told.contains("for block in net.blocks:"), "{told}");
+    let why = row(&rows, &["compile"])["reason"].as_str().unwrap_or_default();
+    assert!(why.contains("the script calls net.forward(...)"), "{told}");
+    let (plain, _) = scene.run(&flags, &[]);
+    assert!(said(&plain).contains("Net.blocks.*.a"), "{}", said(&plain));
+}
+
 /// The first rehearsal knows that there are no gradients, and that these packages were not imported.
 #[test]
 fn a_technique_that_a_script_has_nothing_for_is_not_rehearsed() {

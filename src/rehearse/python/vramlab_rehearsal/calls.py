@@ -1,5 +1,8 @@
 """Functions around each call of a module, which torch.compile does not see."""
 
+import inspect
+import sys
+
 import torch
 
 # Each a pair: what is called before, what after.
@@ -31,6 +34,33 @@ def around_outermost(enters, leaves=lambda: None):
             leaves()
 
     around(enter, leave)
+
+
+def variables_of(frame):
+    variables = frame.f_locals
+    found = list(variables.items())
+    # Before Python 3.13 a function's frame keeps this copy, which would hold its tensors longer than the script does.
+    if type(variables) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        variables.clear()
+    return found
+
+
+def owner_of(module):
+    """The model whose `forward` calls this module, where the script calls that method and not the model."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_wrapped_call_impl":
+        frame = frame.f_back
+    frame, owner = frame and frame.f_back, None
+    while frame is not None and frame.f_code.co_argcount:
+        given = dict(variables_of(frame)).get(frame.f_code.co_varnames[0])
+        # Through methods that it calls itself, and those that it inherits.
+        if not issubclass(type(given), torch.nn.Module) or owner not in (None, given):
+            break
+        owner = given
+        if frame.f_code.co_name == "forward":
+            module, owner = owner, None
+        frame = frame.f_back
+    return module
 
 
 def _begin():

@@ -83,7 +83,7 @@ def _enters(module, arguments, named):
         for called in before_roots:
             called(getattr(module, "_orig_mod", module), arguments, named)
     if not stack and not is_backward and module not in _roots and module not in _names:
-        _see_root(module)
+        _see_root(calls.owner_of(module))
     number = _outermost if is_backward else _names.get(module)
     if number is None and stack and type(module).__module__.startswith("torch._dynamo"):
         # Around a part of a compiled graph, as DDP's buckets are.

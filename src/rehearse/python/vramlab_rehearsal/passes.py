@@ -15,6 +15,7 @@ import weakref
 import torch
 
 from . import device, imports, labels, reach
+from .calls import variables_of
 from .guard import guarded, instead
 from .notes import note
 from .session import counted
@@ -281,15 +282,6 @@ def _variables():
 
 def _own_frames():
     return (frame for frame, _ in traceback.walk_stack(sys._getframe(1)) if reach.is_own(frame.f_code.co_filename))
-
-
-def variables_of(frame):
-    variables = frame.f_locals
-    found = list(variables.items())
-    # Before Python 3.13 a function's frame keeps this copy, which would hold its tensors longer than the script does.
-    if type(variables) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        variables.clear()
-    return found
 
 
 def _is_own_object(value):

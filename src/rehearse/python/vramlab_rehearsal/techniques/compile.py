@@ -22,6 +22,7 @@ class Compile(Technique):
 
         if any(isinstance(module, OptimizedModule) or module._compiled_call_impl is not None for module in root.modules()):
             return self.refused("the script compiles the model itself")
+        self.needs_a_call()
         if not any(p.requires_grad for p in root.parameters()):
             return
         lines = "TrainingArguments(..., torch_compile=True)" if uses_trainer() else "model.compile()"

@@ -23,6 +23,7 @@ class Sharded(OnCards):
             return
         if len({p.dtype for p in root.parameters()}) > 1:
             return self.refuse("the model's parameters are of several types")
+        self.needs_a_call()
         self.meet()
         names = {id(p): name for name, p in root.named_parameters(remove_duplicate=False)}
         options = {"reshard_after_forward": False} if self.name == "zero2" else {}

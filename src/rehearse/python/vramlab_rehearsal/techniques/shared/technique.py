@@ -15,7 +15,6 @@ import weakref
 from ... import calls
 from ...guard import instead
 from ...notes import note
-from ...passes import variables_of
 
 TECHNIQUES = {}
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
@@ -107,6 +106,10 @@ class Technique:
         if not is_installed(package):
             self.refuse(f"{package}{what} is not installed")
 
+    def needs_a_call(self):
+        if not self.is_called:
+            self.refuse(f"the script calls {self.model}.forward(...), which it does not change: call {self.model}(...)")
+
     def _say(self, **more):
         if self.said != more:
             self.said = more
@@ -163,6 +166,8 @@ class Technique:
             # A loss is one without parameters, and has nothing to say about the model; nor has a sequence that is made anew of
             # a model's blocks, as for a checkpoint, which calls it by itself in the backward pass.
             if module not in seen and any(part not in seen and part._parameters for part in module.modules()):
+                called, module = module, calls.owner_of(module)
+                self.is_called = module is called
                 seen.update(module.modules())
                 self.model = variable_of(module)
                 if any(parameter.requires_grad for parameter in module.parameters()):
@@ -247,7 +252,7 @@ def variable_of(module):
     for frame, _ in reversed(list(traceback.walk_stack(sys._getframe(1)))):
         if not _is_the_scripts(frame):
             continue
-        variables = dict(variables_of(frame))
+        variables = dict(calls.variables_of(frame))
         names = [name for name, value in variables.items() if value is module and not name.startswith("_")]
         own = getattr(variables.get("self"), "__dict__", {})
         names = names or [f"self.{name}" for name, value in {**own, **own.get("_modules", {})}.items() if value is module]
