@@ -189,6 +189,34 @@ fn what_goes_backward_and_makes_no_step_is_no_training() {
     assert!(saved > 0 && (0.1..0.6).contains(&longer), "{row}");
 }
 
+/// As the tutorial on FGSM has it: the value that it reads is a healthy run's, so that the attack is never made.
+#[test]
+fn a_backward_pass_that_a_value_decides_against_is_not_reached_and_no_inference() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("fgsm.py");
+    let text = "import torch, torch.nn.functional as F
+model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU(), torch.nn.Linear(512, 10)).cuda().eval()
+def test(x, target):
+    x.requires_grad = True
+    output = model(x)
+    if output.argmax(1).item() != target.item() or True:
+        return
+    F.nll_loss(output.log_softmax(1), target).backward()
+for _ in range(4): test(torch.randn(1, 512, device='cuda'), torch.tensor([3], device='cuda'))
+";
+    std::fs::write(&script, text).unwrap();
+    let (said, answer) = rehearsed(folder.path(), &script, &[]);
+    assert!(said.contains("Not reached: backward pass (") && said.contains("fgsm.py:8)"), "{said}");
+    assert_eq!(answer["processes"][0]["needless_graphs"], Value::Null, "{said}");
+    let mut program = Command::new(VRAMLAB);
+    program
+        .args(["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "inference-mode", "--"])
+        .arg(common::python())
+        .arg(&script);
+    let said = text_of(&program.output().unwrap());
+    assert!(said.contains("inference-mode: the script has a backward pass that was not reached, at "), "{said}");
+}
+
 /// The one pass of its size compiles; what that takes is none of the pass's time.
 #[test]
 fn a_pass_that_compiles_takes_no_longer_than_another() {

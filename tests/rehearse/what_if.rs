@@ -802,6 +802,38 @@ fn an_evaluation_that_keeps_graphs_is_rehearsed_without_them() {
     );
 }
 
+/// A model of blocks whose input wants a gradient and nothing else, and one that is called with other weights than its own.
+#[test]
+fn a_frozen_model_that_is_gone_back_through_is_one_and_a_functional_call_has_no_checkpoints() {
+    let text = |training: &str| {
+        format!(
+            "
+import torch
+from torch import nn
+net = nn.Sequential(*[nn.Sequential(nn.Linear(512, 2048), nn.BatchNorm1d(2048), nn.GELU(), nn.Linear(2048, 512)) for _ in range(4)]).cuda().eval()
+for _ in range(3):
+    x = torch.randn(4096, 512, device='cuda')
+    {training}
+"
+        )
+    };
+    let frozen = text("net.requires_grad_(False); x.requires_grad_(); net(x).square().mean().backward()");
+    let scene = Scene::new(&frozen);
+    let flags = ["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "checkpoint-every,offload-activations"];
+    let (output, rows) = scene.run(&flags, &[]);
+    let told = said(&output);
+    for name in ["checkpoint-every", "offload-activations"] {
+        assert!(row(&rows, &[name])["saved"].as_i64() > Some(0), "{name}: {told}");
+    }
+    assert_eq!(row(&rows, &["checkpoint-every"])["change"], "", "statistics stay as they are in evaluation: {told}");
+    scene.write(&text(
+        "torch.func.functional_call(net, {k: p * 2 for k, p in net.named_parameters()}, x).square().mean().backward()",
+    ));
+    let (output, rows) = scene.run(&flags, &[]);
+    let why = row(&rows, &["checkpoint-every"])["reason"].as_str().unwrap_or_default();
+    assert!(why.contains("the script calls the model by functional_call"), "{}", said(&output));
+}
+
 /// The script calls `forward`, of which PyTorch's own calls of modules say nothing: its parts are those of the model all the same.
 #[test]
 fn a_model_whose_forward_is_called_by_itself_has_its_own_names_and_lines() {

@@ -7,6 +7,8 @@ import torch
 
 # Each a pair: what is called before, what after.
 _around = []
+# What the outermost call was given that begins; it is not kept longer.
+given = ()
 
 
 def around(enters, leaves):
@@ -21,11 +23,16 @@ def around_outermost(enters, leaves=lambda: None):
     """Calls `enters(module)` and `leaves()` around each call that is within no other."""
     depth = 0
 
-    def enter(module, *_):
+    def enter(module, *own):
+        global given
         nonlocal depth
         depth += 1
         if depth == 1:
-            enters(module)
+            given = own
+            try:
+                enters(module)
+            finally:
+                given = ()
 
     def leave(_):
         nonlocal depth

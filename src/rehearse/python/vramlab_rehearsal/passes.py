@@ -96,7 +96,7 @@ def _begins(root, arguments, named):
     # What a backward pass computes again is no pass of its own.
     if torch._C._current_graph_task_id() != -1:
         return
-    flags = (_keeps_graph(root, (arguments, named)) and WITH_GRADIENTS) | (root.training and IN_TRAINING)
+    flags = (keeps_graph(root, (arguments, named)) and WITH_GRADIENTS) | (root.training and IN_TRAINING)
     phase, size = device.FORWARD, reach.size_of(torch, (*arguments, *named.values()))
     given = (*zip(_parameters_of(type(root)), arguments), *named.items())
     _caches = [value for name, value in given if value is not None and _CACHE.search(name)]
@@ -135,7 +135,7 @@ def compiled():
 
 
 @labels.past_their_classes
-def _keeps_graph(root, given):
+def keeps_graph(root, given):
     """Whether the pass keeps what a backward pass needs: not that of a frozen module, whatever the mode."""
     tensors = itertools.chain(root.parameters(), _tensors_in(given, DEEPEST)) if torch.is_grad_enabled() else ()
     return any(each.requires_grad for each in tensors)

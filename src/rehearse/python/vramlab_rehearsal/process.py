@@ -118,6 +118,7 @@ def _ended():
     note(host=hosting.measured())
     if not _stopped:
         reach.tell_batches()
+        reach.tell_of_backward()
         loading.tell()
         passes.tell()
         clock.tell()

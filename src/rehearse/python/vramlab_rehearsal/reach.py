@@ -33,6 +33,9 @@ _batches = {}
 _batches_of = 0
 # By model, the largest of its forward passes since the last backward pass.
 _forward = {}
+# Functions of the script that call models: their files and first lines. And whether anything went backward.
+_callers = set()
+has_gone_backward = False
 # By model, the largest that an optimizer evaluated in the step that it makes.
 _evaluated = {}
 
@@ -102,6 +105,10 @@ def _enters(root, arguments, named):
     if torch._C._current_graph_task_id() != -1:
         return
     model = id(next(root.parameters(), None))
+    if not has_gone_backward and torch.is_grad_enabled() and len(_callers) < MOST_FILES:
+        caller = next((frame for frame, _ in traceback.walk_stack(sys._getframe(1)) if is_own(frame.f_code.co_filename)), None)
+        if caller is not None:
+            _callers.add((caller.f_code.co_filename, caller.f_code.co_firstlineno))
     if not torch.is_grad_enabled():
         if is_generating(sys._getframe(1)):
             _did.add("generation")
@@ -239,6 +246,26 @@ def tell():
                 note(unreached=kind, what=what, file=file, line=line)
     for what, file, line in rest[: 2 * MOST_TOLD]:
         note(unreached="later", what=what, file=file, line=line)
+
+
+@guarded("a backward pass that was not reached")
+def tell_of_backward():
+    """When the script has ended and nothing went backward: a function that calls a model, and would have gone backward from there."""
+    # A script that failed may have been about to.
+    for file, line in () if has_gone_backward or hasattr(sys, "last_value") else sorted(_callers):
+        tree = parsed(file)
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)] if tree is not None else []
+        # A decorated function begins at its first decorator; a script's own lines at 1 or before.
+        own = next((node for node in functions if line in (node.lineno, *(each.lineno for each in node.decorator_list))), tree)
+        waiting = list(own.body) if own is not None else []
+        while waiting:
+            node = waiting.pop(0)
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+                continue
+            if isinstance(node, ast.Call) and re.fullmatch(r"(.*\.)?(backward|autograd\.grad)", ast.unparse(node.func)):
+                return note(unreached="backward pass", what=f"{ast.unparse(node.func).split('.')[-1]}(...)", file=file, line=node.lineno)
+            waiting.extend(ast.iter_child_nodes(node))
+    return None
 
 
 def _trainers_in_frames():

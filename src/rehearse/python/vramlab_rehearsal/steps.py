@@ -94,6 +94,7 @@ class _Engine:
         # A process that was forked has no card where the one that forked it had it.
         if device.library is None:
             return None
+        reach.has_gone_backward = True
         self._steps.has_captured |= self._steps.torch.cuda.is_current_stream_capturing()
         # Its last argument, by its place or by its name.
         if more.get("accumulate_grad", arguments[-1] if len(arguments) > 6 else False):

@@ -114,19 +114,22 @@ fn grown(trace: &Trace, blocks: &[(&MemoryBlock, String)], rounds: &Rounds) -> O
     })
 }
 
-/// Whether blocks stay of every round, or of three and more of many, and not of the first ones alone, as a cache that fills has them.
+/// Whether blocks stay of every round, or of three and more of many: not of the first ones alone, as a cache that fills has them, nor of the last
+/// ones alone, as what is made anew every so many rounds.
 fn accumulates(of_rounds: &[(i64, usize)]) -> bool {
     let with: Vec<usize> = of_rounds.iter().enumerate().filter(|(_, round)| round.1 > 0).map(|(at, _)| at).collect();
     let rounds = of_rounds.len();
-    match with.len() {
-        0 | 1 => false,
-        all if all == rounds => true,
-        some => some >= 3 && with.last().is_some_and(|last| 3 * last >= 2 * rounds),
+    match with[..] {
+        [] | [_] => false,
+        _ if with.len() == rounds => true,
+        [first, .., last] => with.len() >= 3 && 3 * first <= rounds && 3 * last >= 2 * rounds,
     }
 }
 
+/// Over the last rounds, to more than there ever was: the graphs of an inner loop grow, too, until it begins again.
 fn rises(at: &[i64]) -> bool {
-    at.len() > LEAST_RISES && at[at.len() - LEAST_RISES - 1..].windows(2).all(|pair| pair[1] > pair[0])
+    let Some((before, last)) = at.len().checked_sub(LEAST_RISES + 1).map(|from| at.split_at(from)) else { return false };
+    last.windows(2).all(|pair| pair[1] > pair[0]) && before.iter().all(|bytes| *bytes < last[LEAST_RISES])
 }
 
 /// What the script repeats, what says most first.
@@ -183,4 +186,22 @@ fn kept_by(trace: &Trace, blocks: &[(&MemoryBlock, String)], lines: &[LiveBytes]
         }
     }
     keepers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_accumulates_is_of_all_the_time() {
+        let of = |with: &[usize]| {
+            let rounds: Vec<(i64, usize)> = (0..40).map(|round| (0, usize::from(with.contains(&round)))).collect();
+            accumulates(&rounds)
+        };
+        assert!(of(&(0..40).collect::<Vec<_>>()) && of(&[0, 10, 20, 30]) && of(&[9, 19, 29, 39]));
+        // A cache that fills; an image that is made larger every ten rounds, and the one before it; the graphs of the last round of an outer loop.
+        let rounds = |bytes: fn(i64) -> i64| (0..40).map(bytes).collect::<Vec<i64>>();
+        assert!(rises(&rounds(|round| round)) && !rises(&rounds(|round| round % 8)) && !rises(&rounds(|round| 40 - round)));
+        assert!(!of(&[0, 1, 2, 3]) && !of(&[20, 30, 39]) && !of(&(34..40).collect::<Vec<_>>()) && !of(&[39]));
+    }
 }

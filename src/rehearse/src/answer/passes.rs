@@ -100,6 +100,12 @@ pub fn needless_graphs(trace: &Trace, blocks: &[MemoryBlock], device: u16, momen
         events[block.made()].phase == Phase::Forward && pass_of(block).is_some_and(|pass| needless.binary_search(&pass).is_ok())
     };
     let bytes_at_peak: i64 = blocks.iter().filter(is_alive).filter(is_theirs).map(|block| block.rounded).sum();
+    let peak: i64 =
+        blocks.iter().filter(|block| block.device == device && block.lives_after(moment)).map(|block| block.rounded).sum();
+    // A part that is called by itself, as an embedding is, keeps next to nothing.
+    if trains && is_whole && bytes_at_peak * 1000 < peak {
+        return None;
+    }
     let line = events_of(first).iter().find_map(|event| outermost_call(trace, event.stack));
     Some(NeedlessGraphs { passes: needless.len(), of: passes.len(), bytes_at_peak, line })
 }

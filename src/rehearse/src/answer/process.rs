@@ -12,7 +12,7 @@ use super::peak::{Peak, peak};
 use super::phases::{PhaseRow, phases};
 use super::placeholders::{PlaceholderValue, Uncounted, placeholders, uncounted};
 use crate::capture::plain::on_one_line;
-use crate::capture::process::{Exception, Frame, PlaceholderBranch, SkippedCode, Trace, line_number};
+use crate::capture::process::{BACKWARD_PASS, Exception, Frame, PlaceholderBranch, SkippedCode, Trace, line_number};
 use serde::Serialize;
 use sim::trace::{Category, Event, Kind, MemoryBlock, blocks};
 use std::collections::BTreeSet;
@@ -166,6 +166,7 @@ fn on_device(trace: &Trace, blocks: &[MemoryBlock], casts_weights: bool, device:
         // A script that failed may have been about to go backward.
         needless_graphs: match &trace.exception {
             Some(exception) if !exception.out_of_memory => None,
+            _ if trace.unreached.iter().any(|row| row.phase == BACKWARD_PASS) => None,
             _ => needless_graphs(trace, blocks, device, moment),
         },
         explicit_attention: explicit_attention(trace, blocks, device, moment),

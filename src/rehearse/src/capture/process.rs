@@ -100,6 +100,9 @@ pub struct TechniqueOutcome {
     pub reason: String,
 }
 
+/// Of [`SkippedCode`], where a script that came to its end went backward nowhere, and would have.
+pub const BACKWARD_PASS: &str = "backward pass";
+
 /// What a script has and did not come to before it was stopped: evaluation, generation or saving.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 pub struct SkippedCode {

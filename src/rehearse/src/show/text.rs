@@ -555,10 +555,12 @@ impl Finding {
 
 /// What there is to know of how a process uses memory; some without rows, which say nothing.
 pub fn findings(worst: &ProcessAnswer) -> Vec<Finding> {
-    let unreached = format!(
-        "Not reached in {} steps, so in no figure here; have the script come to it within these, or run it to its end (--steps all):",
-        worst.steps
-    );
+    let unreached = match worst.steps {
+        0 => "Not reached, so in no figure here, because of values that the script read or of its flags:".to_string(),
+        steps => format!(
+            "Not reached in {steps} steps, so in no figure here; have the script come to it within these, or run it to its end (--steps all):"
+        ),
+    };
     let longest = if worst.has_loader { " (--longest rehearses the DataLoader's largest)" } else { "" };
     let left = match worst.steps {
         0 => "Made in an earlier forward pass and still there at the peak:",

@@ -4,8 +4,11 @@ checkpoint-selective (checkpointing): each block keeps its input, every second m
 
 import functools
 import inspect
+import sys
 import textwrap
+import traceback
 
+from .. import calls, passes
 from .shared.blocks import of_list, repeated
 from .shared.technique import OfModel, technique, uses_trainer
 
@@ -52,11 +55,19 @@ def in_segments(blocks):
             block.forward = partial(run, [])
 
 
+def is_functional():
+    """Whether a function of torch.func calls with other weights than the model's: they are its own again when a backward pass computes."""
+    files = (frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe(1)))
+    return any(file.endswith(("torch/nn/utils/stateless.py", "torch/_functorch/functional_call.py")) for file in files)
+
+
 @technique
 class Checkpoint(OfModel):
     def first(self, root):
-        if not any(p.requires_grad for p in root.parameters()):
+        if not passes.keeps_graph(root, calls.given):
             return
+        if is_functional():
+            return self.refused("the script calls the model by functional_call: what is computed again would take the model's own weights")
         pretrained = next((m for m in root.modules() if getattr(m, "supports_gradient_checkpointing", False)), None)
         if pretrained is not None:
             return self.by_transformers(pretrained)
@@ -116,5 +127,8 @@ for block in {of_list(*entry)}{slices}:
     def statistics(self, lists):
         """What computing a block twice does to it beside its time."""
         batch_norm = self.torch.nn.modules.batchnorm._BatchNorm
-        seen = any(isinstance(module, batch_norm) for _, _, blocks in lists for block in blocks for module in block.modules())
+        modules = [module for _, _, blocks in lists for block in blocks for module in block.modules()]
+        # A pass without gradients, as of a validation before the training, says nothing of the others.
+        counts = [module.training or not self.torch.is_grad_enabled() for module in modules if isinstance(module, batch_norm) and module.track_running_stats]
+        seen = any(counts)
         return "BatchNorm's running statistics are updated twice a step" if seen else ""

@@ -2,6 +2,7 @@
 
 import inspect
 
+from .. import calls, passes
 from .shared.technique import Region, technique
 
 
@@ -66,7 +67,7 @@ class Offload(Region):
         return OffloadActivations()
 
     def first(self, root):
-        if any(p.requires_grad for p in root.parameters()):
+        if passes.keeps_graph(root, calls.given):
             source = inspect.getsource(OffloadActivations).strip()
             self.applied(
                 f"""

@@ -201,9 +201,9 @@ impl Prediction {
     /// Beside the script as it is; a change of layout has a band of its own, and where the host bounds either, it is wider by what the host's times
     /// differ from run to run.
     pub fn change_from(&self, before: &Prediction, changes_layout: bool, host_noise: f64) -> TimeChange {
-        // Of forward passes for each sample: their batch may be another one.
-        let samples = |of: &Prediction| of.samples.filter(|_| of.passes.is_some()).map_or(1.0, |samples| samples as f64);
-        let more = samples(before) / samples(self);
+        // Of forward passes for each sample, where both know theirs: their batch may be another one.
+        let samples = |of: &Prediction| of.samples.filter(|_| of.passes.is_some()).map(|samples| samples as f64);
+        let more = samples(before).zip(samples(self)).map_or(1.0, |(before, own)| before / own);
         // The same kernels take the same time, as with another setting of the allocator; the host's differs from run to run.
         let (ratio, device) = match self.is_cut_from(before) {
             true => (self.total_seconds / before.total_seconds, 0.0),

@@ -262,6 +262,8 @@ pub struct MeasuredStep {
     pub trains: bool,
     /// Whether optimizer steps are made, or would have been.
     pub makes_steps: bool,
+    /// Where it would have gone backward, and did not.
+    pub unreached_backward: Option<String>,
     /// Forward passes that keep what nothing goes back through.
     pub needless: Option<NeedlessGraphs>,
     /// What of the packages that techniques look for it imported; none where that is not known.
@@ -283,6 +285,10 @@ impl MeasuredStep {
     pub fn has_nothing_for(&self, technique: &str) -> Option<String> {
         let is_missing = |package: &&str| self.imported.as_ref().is_some_and(|known| known.iter().all(|name| name != package));
         match (technique, &self.needless) {
+            (INFERENCE_MODE, _) if self.unreached_backward.is_some() => {
+                let place = self.unreached_backward.as_deref().unwrap_or_default();
+                Some(format!("the script has a backward pass that was not reached, at {place}"))
+            }
             (INFERENCE_MODE, None) if !self.trains => Some("the script's forward passes are without gradients already".to_string()),
             (INFERENCE_MODE, Some(found)) if self.trains => {
                 let place = place_or_not(found.line.as_ref());

@@ -8,12 +8,13 @@ use crate::answer::time::Prediction;
 use crate::answer::{Answer, HostMemory, RehearsalVerdict, SimulatedGpu, answer, makes_steps, trains};
 use crate::capture::host::memory_of_this_machine;
 use crate::capture::plain::{first_line, on_one_line};
-use crate::capture::process::{Meters, TechniqueOutcome, Trace};
+use crate::capture::process::{BACKWARD_PASS, Meters, TechniqueOutcome, Trace};
 use crate::capture::session::{Capture, ScriptFailed};
 use crate::explore::of_each;
 use crate::explore::template::FlagTemplate;
 use crate::run::executor::{Rehearsal, Variant, WAS_INTERRUPTED, was_interrupted};
 use crate::show::text::{attention, needless, short_failure};
+use crate::show::words::short;
 use anyhow::{Context, Result, bail, ensure};
 use base::order::distinct;
 use base::stats::median;
@@ -349,6 +350,7 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
         verdict => {
             let is_base = rehearsal.variant.techniques.is_empty();
             let limits = if is_base { limits(rehearsal, &run, &answer) } else { Vec::new() };
+            let unreached_backward = unreached_backward(&answer);
             let imported: Option<Vec<Vec<String>>> = run.traces.iter().map(|trace| trace.imported.clone()).collect();
             Ok(MeasuredStep {
                 peaks: verdict.fits().then_some((answer.peak_reserved, answer.peak_allocated)),
@@ -362,6 +364,7 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
                 outcomes: outcomes(&run),
                 trains: run.traces.iter().any(|trace| trains(&trace.events)),
                 makes_steps: run.traces.iter().any(makes_steps),
+                unreached_backward,
                 needless: answer.processes.iter().find_map(|process| process.needless_graphs.clone()),
                 imported: imported.map(|of_processes| of_processes.concat()),
                 gpu: answer.gpu,
@@ -370,6 +373,12 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
             })
         }
     })
+}
+
+fn unreached_backward(answer: &Answer) -> Option<String> {
+    let rows = answer.processes.iter().flat_map(|process| &process.unreached);
+    let mut of_backward = rows.filter(|row| row.phase == BACKWARD_PASS);
+    of_backward.next().map(|row| format!("{}:{}", short(&row.file), row.line))
 }
 
 /// Of the script as it is.
@@ -402,6 +411,7 @@ fn on_a_real_gpu(run: &Capture) -> Result<MeasuredStep, Failed> {
             outcomes,
             trains: meters.is_none_or(|meters| meters.trains),
             makes_steps: meters.is_none_or(|meters| meters.trains),
+            unreached_backward: None,
             needless: None,
             imported: None,
             gpu: SimulatedGpu { name: gpu.name, memory: gpu.memory, context: gpu.taken, count: 1 },
