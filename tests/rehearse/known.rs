@@ -105,6 +105,24 @@ def validate(loader, model):
 if validate(loader, model) > best: shutil.copyfile('a', 'b')
 ";
 
+#[test]
+fn a_block_without_gradients_on_one_line_is_reached() {
+    let scene = Scene::new(
+        "import torch
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(5):
+    with torch.no_grad(): model.weight.clamp_(-1, 1)
+    model(torch.randn(8, 64, device='cuda')).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+",
+    );
+    let (output, _) = scene.run(&["--gpu", "rtx-4090"]);
+    let said = error(&output);
+    assert!(said.contains("Seen in 3 optimizer steps.") && !said.contains("evaluation"), "{said}");
+}
+
 /// As nanoGPT's and llm.c's: a loss goes to a file, into a checkpoint's dict beside what a model is made of, and under the name of a split.
 const WRITTEN: &str = "import json, torch
 import torch.distributed as dist

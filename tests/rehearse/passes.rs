@@ -148,9 +148,9 @@ def attack(x, y):
         gradient, = torch.autograd.grad(F.cross_entropy(model(x + delta), y), delta)
         delta = (delta + 0.01 * gradient.sign()).clamp(-0.1, 0.1).detach()
     return x + delta
-for _ in range(3):
-    x, y = torch.randn(4096, 2048, device='cuda'), torch.randint(10, (4096,), device='cuda')
-    clean = model(x).argmax(1)
+for x, y in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(12288, 2048), torch.randint(10, (12288,))), 4096):
+    x, y = x.cuda(), y.cuda()
+    clean = model(x)
     right = (model(attack(x, y)).argmax(1) == y).sum()
 ";
 
@@ -168,6 +168,8 @@ fn what_goes_backward_and_makes_no_step_is_no_training() {
         "{needless}"
     );
     assert!(said.contains("The longest of 18 forward passes with its backward pass takes "), "{said}");
+    // Six of them for each batch.
+    assert_eq!(answer["time"]["epoch"]["steps"], 18, "{said}");
 
     let rows = folder.path().join("rows.json");
     let only = "checkpoint-every,no-grad,fused,zero2,lora,inference-mode";

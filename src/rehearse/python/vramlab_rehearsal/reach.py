@@ -366,7 +366,7 @@ def _without_gradients_at(file, node):
         text = ast.unparse(each)
         if any(name in text for name in ("no_grad", "inference_mode", "set_grad_enabled(False)")):
             # A function's code begins at its first decorator.
-            lines = range(node.lineno, node.body[0].lineno) if isinstance(node, ast.With) else [each.lineno for each in given]
+            lines = range(node.lineno, max(node.body[0].lineno, node.lineno + 1)) if isinstance(node, ast.With) else [each.lineno for each in given]
             if not any((file, line) in _without_gradients for line in lines):
                 return f"with {text}" if isinstance(node, ast.With) else f"@{text} {node.name}"
     return None

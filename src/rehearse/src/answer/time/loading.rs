@@ -50,7 +50,7 @@ impl Loading {
         let counted = if warm.is_empty() { &fetches } else { &warm };
         let seconds = median(counted.iter().map(|fetch| fetch.seconds))?;
         let processor = median(counted.iter().map(|fetch| fetch.processor_seconds))?;
-        let batches = loader.per_step.unwrap_or(loader.batches as f64 / f64::from(steps.max(1))).round().max(1.0);
+        let batches = whole(loader.per_step.unwrap_or(loader.batches as f64 / f64::from(steps.max(1))));
         // Workers that compute need a core each.
         let cores = cores as f64;
         let at_work = match f64::from(loader.workers.max(1)) {
@@ -96,6 +96,15 @@ impl Loading {
         let [gives, consumes] = [self.gives_per_second, self.consumes_per_second].map(significant);
         let (loader, gives) = (&self.loader, format!("{gives} {} {workers} (measured on this machine)", self.unit));
         format!("{loader}: your loader gives {gives}, the card consumes {consumes} (predicted): {waits}")
+    }
+}
+
+/// Batches of a step: whole ones, or a whole number of steps with one of them, as an attack makes forward passes.
+fn whole(batches: f64) -> f64 {
+    match batches {
+        some if some >= 0.75 => some.round(),
+        part if part > 0.0 => 1.0 / (1.0 / part).round(),
+        _ => 1.0,
     }
 }
 
