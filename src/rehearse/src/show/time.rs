@@ -42,7 +42,7 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
         "chip" if others.is_empty() => "constants from records of this card".to_string(),
         "chip" => format!("constants from records of this card or of {others}"),
         "architecture" => format!("constants from records of {others}, a card of the same architecture"),
-        _ => "constants from specifications: no records of such a card".to_string(),
+        _ => "constants from specifications: no record of most of its kernels on such a card".to_string(),
     };
     let what = match (time.unit, time.passes) {
         ("token", _) => "A token of the longest text".to_string(),
