@@ -161,6 +161,8 @@ fn what_a_function_returns_says_nothing_of_what_it_was_given() {
     assert_eq!(decides(&MEASURED.replace("torch.tensor([self.sum])", "torch.empty(self.sum)")), "[True]");
     assert_eq!(decides(&MEASURED.replace("shutil.copyfile('a', 'b')", "validate(loader, model)")), "[True]");
     assert_eq!(decides(WRITTEN), "[False]");
+    let listed = |then: &str| decides(&format!("import torch\n\n\n\n\n\n\nsizes = [int(size) for size in y.tolist()]\n{then}\n"));
+    assert_eq!([listed("print(sizes)"), listed("torch.empty(sizes)")], ["[False]", "[True]"]);
     assert_eq!(decides(&WRITTEN.replace("for layer in range(kept['layers'])", "for layer in range(int(kept['best']))")), "[True]");
     assert_eq!(decides(&WRITTEN.replace("kept = {'layers'", "kept = {name: 0, 'layers'")), "[True]", "in doubt it can");
     assert_eq!(decides(&WRITTEN.replace("file.write('%f\\n' % lossf)", "sizes.append(lossf)")), "[True]");

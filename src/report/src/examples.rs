@@ -200,7 +200,7 @@ fn trusted(
     let tuned: Vec<f64> = rows(fine_tuning)?.iter().map(error).collect::<Option<_>>()?;
     let halves = |errors: Vec<f64>| {
         let [half, most] = [0.5, 0.9].map(|share| within(errors.clone(), share).map(|error| 100.0 * error));
-        Some(format!("half within {:.0} %, nine in ten within {:.0} %", half?, most?))
+        Some(format!("half within {:.1} %, nine in ten within {:.1} %", half?, most?))
     };
     let step = times.lines().find(|line| line.starts_with("| all steps |")).map(cells)?;
 
@@ -235,7 +235,7 @@ fn trusted(
             of(&detection, f64::min)?
         ),
         format!(
-            "| time of a step, a pass or a token: {} of those programs' runs; {} steps that others timed and the GPU bounds; {} of fine-tuning, predicted before they were read; torchtune's ladder | {}; half within {}; {}; tokens/s {:+.0} to {:+.0} %, **{baseline:+.0} % before packing** |",
+            "| time of a step, a pass or a token: {} of those programs' runs; {} steps that others timed and the GPU bounds; {} of fine-tuning, on which nothing is fitted; torchtune's ladder | {}; half within {}; {}; tokens/s {:+.0} to {:+.0} %, **{baseline:+.0} % before packing** |",
             apart.len(),
             step[1],
             tuned.len(),

@@ -59,11 +59,11 @@ def owner_of(module):
         frame = frame.f_back
     frame, owner = frame and frame.f_back, None
     while frame is not None and frame.f_code.co_argcount:
-        given = dict(variables_of(frame)).get(frame.f_code.co_varnames[0])
+        first = dict(variables_of(frame)).get(frame.f_code.co_varnames[0])
         # Through methods that it calls itself, and those that it inherits.
-        if not issubclass(type(given), torch.nn.Module) or owner not in (None, given):
+        if not issubclass(type(first), torch.nn.Module) or owner not in (None, first):
             break
-        owner = given
+        owner = first
         if frame.f_code.co_name == "forward":
             module, owner = owner, None
         frame = frame.f_back

@@ -70,7 +70,7 @@ class _Source:
                 if self._shapes(part, _reads):
                     return True, False
                 if isinstance(part, ast.comprehension) and _reads(part.iter):
-                    self._spread(part)
+                    self._taint(part.target, part)
         size = -1
         while len(self.tainted) != size:
             size = len(self.tainted)
@@ -87,7 +87,7 @@ class _Source:
             self.tainted.add(("call", self.scope[node]))
         targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
         for target in targets:
-            if isinstance(target, ast.Name) and isinstance(node.value, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.value.keys):
+            if isinstance(target, ast.Name) and isinstance(getattr(node, "value", None), ast.Dict) and all(isinstance(key, ast.Constant) for key in node.value.keys):
                 # Of a dict that is written down, what stands under the keys.
                 given = [key.value for key, value in zip(node.value.keys, node.value.values) if self._has(value) or _reads(value)]
                 self.tainted.update((self.scope[node], target.id, key) for key in given)

@@ -1,8 +1,8 @@
 //! A technique or several that go together, and what became of them.
 
 use super::techniques::{
-    AGAIN, BESIDE_COMPILING, CARDS, COMPILING, INFERENCE_MODE, LAYOUT, NO_GRAD, OFFLOADING, STATE_OFFLOADING, TRAINED, WEIGHTS,
-    needs_steps, package_of,
+    AGAIN, BESIDE_COMPILING, CARDS, COMPILING, INFERENCE_MODE, LAYOUT, NO_GRAD, OF_STEPS, OFFLOADING, STATE_OFFLOADING, TRAINED,
+    WEIGHTS, package_of,
 };
 use crate::answer::time::{Prediction, TimeChange};
 use crate::answer::{HostMemory, NeedlessGraphs, SimulatedGpu};
@@ -282,7 +282,7 @@ impl MeasuredStep {
     }
 
     /// Why a rehearsal on the simulated GPU says that there is nothing for a technique.
-    pub fn has_nothing_for(&self, technique: &str) -> Option<String> {
+    pub fn has_nothing_for(&self, technique: &str, group: &str) -> Option<String> {
         let is_missing = |package: &&str| self.imported.as_ref().is_some_and(|known| known.iter().all(|name| name != package));
         match (technique, &self.needless) {
             (INFERENCE_MODE, _) if self.unreached_backward.is_some() => {
@@ -300,7 +300,7 @@ impl MeasuredStep {
                     "not tried in a script without optimizer steps: put torch.no_grad() around {place}, which keeps {held} at the peak"
                 ))
             }
-            _ if self.trains && !self.makes_steps && needs_steps(technique) => {
+            _ if self.trains && !self.makes_steps && OF_STEPS.contains(&group) => {
                 Some("the script makes no optimizer step".to_string())
             }
             (NO_GRAD, _) if !self.trains => Some(format!("the script never trains: see {INFERENCE_MODE}")),

@@ -71,12 +71,7 @@ const INFERENCE: [&str; 5] = ["inference", "inference precision", "cache", "imag
 const BESIDE_TRAINING: [&str; 4] = ["attention", COMPILING, LAYOUT, "allocator"];
 
 /// The groups of what needs optimizer steps, and only works with these.
-const OF_STEPS: [&str; 6] = ["update", "gradients", STATE_OFFLOADING, TRAINED, CARDS, "accumulation"];
-
-/// Whether a technique has nothing to do where no optimizer step is made.
-pub fn needs_steps(technique: &str) -> bool {
-    techniques().iter().any(|known| known.name == technique && OF_STEPS.contains(&known.group))
-}
+pub const OF_STEPS: [&str; 6] = ["update", "gradients", STATE_OFFLOADING, TRAINED, CARDS, "accumulation"];
 
 /// The group of smaller batches, which a script that trains takes with accumulation.
 pub const SMALLER: &str = "batch";

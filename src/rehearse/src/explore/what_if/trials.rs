@@ -127,7 +127,8 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
 
 /// Why the script as it is has nothing for one of a choice's techniques.
 fn has_nothing_for(base: &MeasuredStep, choice: &Combination) -> Option<String> {
-    let (name, reason) = choice.names.iter().find_map(|name| Some((name, base.has_nothing_for(name)?)))?;
+    let mut named = choice.names.iter().zip(&choice.groups);
+    let (name, reason) = named.find_map(|(name, group)| Some((name, base.has_nothing_for(name, group)?)))?;
     Some(if choice.names.len() > 1 { format!("{name}: {reason}") } else { reason })
 }
 
