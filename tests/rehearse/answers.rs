@@ -297,6 +297,28 @@ for size in (100, 230, 150, 310, 270): x = torch.empty(size << 20, dtype=torch.u
 ";
 
 /// What is reserved on a large card is no need: the least that would do is what a card of that size shows.
+/// The place that is looked up is one of a single row, which a GPU would find.
+#[test]
+fn what_fails_by_a_value_that_nobody_computed_says_so() {
+    let of = |last: &str| {
+        let scene = Scene::new(&format!(
+            "import torch\nx = torch.randn(1, 1024, 1024, device='cuda')\nloss = (x @ x).sum((1, 2))\n{last}\n"
+        ));
+        let (output, answer) = scene.run(&[]);
+        assert_eq!(answer["verdict"], "script_failed", "{answer}");
+        error(&output)
+    };
+    let said = of("best = (loss > 0).nonzero().squeeze()\nx[best]");
+    assert!(said.contains("THE SCRIPT FAILED with IndexError"), "{said}");
+    assert!(
+        said.contains("If it runs on a GPU, a placeholder is why: ") && said.contains("item at ") && said.contains("train.py:5"),
+        "{said}"
+    );
+    // Nothing was read.
+    let said = of("x[1]");
+    assert!(said.contains("THE SCRIPT FAILED with IndexError") && !said.contains("placeholder"), "{said}");
+}
+
 #[test]
 fn the_least_memory_is_where_it_still_runs_and_a_page_less_is_not() {
     let scene = Scene::new(CACHING);

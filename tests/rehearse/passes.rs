@@ -191,6 +191,53 @@ fn what_goes_backward_and_makes_no_step_is_no_training() {
     assert!(saved > 0 && (0.1..0.6).contains(&longer), "{row}");
 }
 
+/// As of classifier guidance: the model that is gone back through is not the one that takes longest.
+#[test]
+fn what_changes_another_model_than_the_longest_takes_time_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("guidance.py");
+    let text = "import torch
+from torch import nn
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer, self.gate = nn.Linear(width, width), nn.GELU()
+    def forward(self, x): return self.gate(self.layer(x))
+def of(width, blocks): return nn.Sequential(*[Block(width) for _ in range(blocks)]).cuda().eval().requires_grad_(False)
+denoiser, classifier = of(4096, 4), of(2048, 6)
+with torch.no_grad():
+    for _ in range(6):
+        denoiser(torch.randn(8192, 4096, device='cuda'))
+        with torch.enable_grad():
+            x = torch.randn(8192, 2048, device='cuda', requires_grad=True)
+            torch.autograd.grad(classifier(x).sum(), x)
+";
+    std::fs::write(&script, text).unwrap();
+    let rows = folder.path().join("rows.json");
+    let output = Command::new(VRAMLAB)
+        .args([
+            "rehearse",
+            "--gpu",
+            "rtx-4090",
+            "--what-if",
+            "--only",
+            "checkpoint-every,bf16-weights,half-precision,expandable-segments",
+            "--json",
+        ])
+        .args([&rows, Path::new("--"), &common::python(), &script])
+        .output()
+        .unwrap();
+    let said = text_of(&output);
+    let rows: Value = serde_json::from_str(&std::fs::read_to_string(rows).unwrap()).unwrap();
+    let row = |name: &str| rows.as_array().unwrap().iter().find(|row| row["techniques"] == serde_json::json!([name])).unwrap();
+    let longer = row("checkpoint-every")["predicted_change"]["share"].as_f64().unwrap();
+    assert!((0.03..0.3).contains(&longer), "{rows}");
+    assert_eq!(row("expandable-segments")["predicted_change"]["share"], 0.0, "{rows}");
+    assert_eq!(row("bf16-weights")["change"], "weights and gradients in bfloat16");
+    assert!(!row("bf16-weights")["snippet"].as_str().unwrap().contains("optimizer"), "{rows}");
+    assert!(said.contains("half-precision: the script goes back through a model: see autocast and bf16-weights"), "{said}");
+}
+
 /// As the tutorial on FGSM has it: the value that it reads is a healthy run's, so that the attack is never made.
 #[test]
 fn a_backward_pass_that_a_value_decides_against_is_not_reached_and_no_inference() {

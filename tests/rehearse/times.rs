@@ -232,4 +232,39 @@ for step, (x,) in enumerate(ahead(torch.utils.data.DataLoader(torch.utils.data.T
         let answer: Value = serde_json::from_str(&fs::read_to_string(folder.path().join("answer.json")).unwrap()).unwrap();
         assert_eq!(answer["time"]["loading"]["steps_per_epoch"], 8, "{fails}: {error}");
     }
+    // As of an attack whose every batch has steps of its own, more than are rehearsed: how many is not known.
+    fs::write(folder.path().join("attack.py"), ATTACK).unwrap();
+    let of_steps = |steps: &str| {
+        let words = [
+            "rehearse",
+            "--gpu",
+            "rtx-4090",
+            "--steps",
+            steps,
+            "--json",
+            "answer.json",
+            "--",
+            python.to_str().unwrap(),
+            "attack.py",
+        ];
+        let (_, error) = vramlab(folder.path(), &words);
+        let answer: Value = serde_json::from_str(&fs::read_to_string(folder.path().join("answer.json")).unwrap()).unwrap();
+        (error, answer["time"]["epoch"]["steps"].clone())
+    };
+    let (said, epoch) = of_steps("3");
+    assert!(epoch.is_null() && said.contains("the steps of an epoch are not known; --steps 30 shows more"), "{epoch} {said}");
+    assert_eq!(of_steps("all").1, 64);
 }
+
+/// Four steps for each of sixteen batches.
+const ATTACK: &str = "
+import torch
+model = torch.nn.Linear(1024, 1024).cuda().requires_grad_(False)
+for (x,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(64, 1024)), batch_size=4):
+    x = x.cuda().requires_grad_()
+    optimizer = torch.optim.Adam([x])
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+";

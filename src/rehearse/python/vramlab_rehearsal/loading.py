@@ -148,4 +148,6 @@ def _per_step(name, batches):
 def tell():
     for name, (workers, batches, prefetched, length) in _taken.items():
         per_step = _per_step(name, batches)
+        if per_step == 0:
+            notes.note(note=f"{name}: no step after the first took a batch of it, so that the steps of an epoch are not known; --steps {10 * _steps} shows more")
         notes.note(loader=name, workers=workers, batches=batches, per_step=per_step, prefetched=prefetched, length=length)

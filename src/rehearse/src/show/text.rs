@@ -62,6 +62,13 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
         }
         if wants_more_gpus(failure) && gpu.count == 1 {
             writeln!(text, "  The script saw one GPU: --gpus 2 shows it more.")?;
+        } else if let Some(read) = read_before(answer, failure) {
+            let line = place_or_not(read.line.as_ref());
+            writeln!(
+                text,
+                "  If it runs on a GPU, a placeholder is why: no value is computed here, and the script read some, {} at {line}.",
+                read.operator
+            )?;
         }
     }
     let used = |worst: &&ProcessAnswer| worst.peak_reserved > 0 || worst.out_of_memory.is_some();
@@ -124,6 +131,13 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
 fn failure(answer: &Answer) -> Option<&Failure> {
     let any = || answer.processes.iter().find_map(|process| process.exception.as_ref());
     answer.failed.as_ref().map(|failed| &failed.failure).or_else(any)
+}
+
+/// A value that nobody computed and the script read before it failed: at the line of the failure, if there was one.
+fn read_before<'a>(answer: &'a Answer, failure: &Failure) -> Option<&'a PlaceholderValue> {
+    let is_it = |process: &&ProcessAnswer| answer.failed.as_ref().is_none_or(|failed| failed.process == process.process);
+    let read = &answer.processes.iter().find(is_it)?.placeholders;
+    read.iter().find(|value| value.line == failure.line).or(read.last())
 }
 
 /// Whether it failed for want of GPUs: it counts them, or asks for one that is not there.

@@ -1,10 +1,9 @@
 """autocast-bf16, autocast-fp16 (precision): autocast over model and loss, fp16 with a GradScaler"""
 
-import gc
 import textwrap
 
 from ..guard import instead
-from .shared.optimizers import replace_steps, when_scaler_is_made
+from .shared.optimizers import is_there, replace_steps, when_scaler_is_made
 from .shared.technique import Region, technique, uses_trainer
 
 _STEP = """# scaler.unscale_(optimizer)  # before gradients are clipped
@@ -75,8 +74,7 @@ class Autocast(Region):
         body = textwrap.indent(textwrap.dedent(body).strip("\n"), "    ")
         if not self.half:
             return f'with torch.autocast("cuda", dtype=torch.bfloat16):\n{body}\nloss.backward()'
-        makes_steps = any(issubclass(type(each), self.torch.optim.Optimizer) for each in gc.get_objects())
-        after = _STEP if makes_steps else "# gradients are larger by scaler.get_scale(), also those of torch.autograd.grad(scaler.scale(loss), ...)"
+        after = _STEP if is_there(self.torch) else "# gradients are larger by scaler.get_scale(), also those of torch.autograd.grad(scaler.scale(loss), ...)"
         return f'''scaler = torch.amp.GradScaler("cuda")  # once
 with torch.autocast("cuda", dtype=torch.float16):
 {body}

@@ -1,5 +1,6 @@
 """bf16-weights (precision of weights): weights, gradients and optimizer state in bfloat16"""
 
+from .shared.optimizers import is_there
 from .shared.technique import OfModel, narrow, technique
 
 
@@ -10,10 +11,14 @@ class HalfWeights(OfModel):
         if any(p.dtype in (torch.float16, torch.bfloat16) for p in root.parameters()):
             return self.refused("the model's parameters are in half precision already")
         narrow(root, torch.bfloat16)
+        before, change = "", "weights and gradients in bfloat16"
+        if is_there(torch):
+            before = "  # before the optimizer is made"
+            change = "weights and optimizer state in bfloat16: updates smaller than 1/512 to 1/256 of a weight are rounded away"
         self.applied(
-            """
-model = model.to(torch.bfloat16)  # before the optimizer is made
+            f"""
+model = model.to(torch.bfloat16){before}
 inputs = inputs.to(torch.bfloat16)  # in the loop, where they are floating-point
 """,
-            "weights and optimizer state in bfloat16: updates smaller than 1/512 to 1/256 of a weight are rounded away",
+            change,
         )

@@ -9,7 +9,7 @@ class HalfPrecision(OfModel):
 
     def begin(self):
         super().begin()
-        self.before_backward(lambda: self.refuse("the script trains: see autocast and bf16-weights"))
+        self.before_backward(lambda: self.refuse("the script goes back through a model: see autocast and bf16-weights"))
 
     def first(self, root):
         torch = self.torch

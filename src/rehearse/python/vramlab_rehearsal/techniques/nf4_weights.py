@@ -14,7 +14,7 @@ class FourBits(OfModel):
     def begin(self):
         self.needs("bitsandbytes")
         super().begin()
-        self.before_backward(lambda: self.refuse("the script trains: see qlora"))
+        self.before_backward(lambda: self.refuse("the script goes back through a model: see qlora"))
 
     def first(self, root):
         linear = self.torch.nn.Linear

@@ -41,7 +41,8 @@ pub struct StepSeconds {
 impl Loading {
     /// The loader of a process that most batches were taken from; none where it has none, or nothing was timed.
     pub fn of(trace: &Trace, traces: &[Trace], time: StepSeconds, (steps, cores): (u32, usize)) -> Option<Loading> {
-        let loader = trace.loaders.iter().max_by_key(|loader| loader.batches)?;
+        // One that no step after the first took from is no pace.
+        let loader = trace.loaders.iter().max_by_key(|loader| loader.batches).filter(|loader| loader.per_step != Some(0.0))?;
         let is_own = |fetch: &&Fetch| fetch.owner == trace.process.id && fetch.loads == loader.name;
         let fetches: Vec<&Fetch> = traces.iter().flat_map(|trace| &trace.fetches).filter(is_own).collect();
         // The first of each worker opens files and fills caches.
@@ -103,8 +104,7 @@ impl Loading {
 fn whole(batches: f64) -> f64 {
     match batches {
         some if some >= 0.75 => some.round(),
-        part if part > 0.0 => 1.0 / (1.0 / part).round(),
-        _ => 1.0,
+        part => 1.0 / (1.0 / part).round(),
     }
 }
 

@@ -10,6 +10,7 @@ use crate::answer::place::{MOST_ROWS, alike};
 use crate::capture::process::{Frame, Trace};
 use crate::capture::work::{Precision, Work, WorkKind};
 use base::order::grouped;
+use base::stats::median;
 use base::units::significant;
 use serde::Serialize;
 use sim::cards::Card;
@@ -55,6 +56,11 @@ pub struct Prediction {
     pub high_seconds: f64,
     /// Of all steps that were seen, at the steady rate; of all forward passes.
     pub total_seconds: f64,
+    /// Of the same what the device works and how often it is given something.
+    #[serde(skip)]
+    pub total_device_seconds: f64,
+    #[serde(skip)]
+    pub total_launches: u64,
     /// Of a script that makes no step: how many forward passes there were, and where it generates what comes before the first token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub passes: Option<usize>,
@@ -187,15 +193,19 @@ impl Prediction {
         }
     }
 
-    /// Whether what was one forward pass is several, as a VAE's is by its tiles: those count together.
-    fn is_cut_from(&self, before: &Prediction) -> bool {
-        self.unit == FORWARD_PASS && before.unit == FORWARD_PASS && self.passes != before.passes
+    /// Whether all forward passes count together: where several models run, of which a technique may change another one than the longest, and
+    /// where what was one pass is several, as a VAE's is by its tiles.
+    fn is_of_all(&self, before: &Prediction) -> bool {
+        let is_mixed = |of: &Prediction| of.total_seconds < ALIKE * of.step_seconds * of.passes.unwrap_or(0) as f64;
+        self.unit == FORWARD_PASS
+            && before.unit == FORWARD_PASS
+            && (self.passes != before.passes || is_mixed(before) || is_mixed(self))
     }
 
     /// What it takes for that which the script as it is does in a step, or forward pass.
     pub fn seconds_beside(&self, before: &Prediction) -> f64 {
-        let is_cut = self.is_cut_from(before);
-        if is_cut { before.step_seconds * self.total_seconds / before.total_seconds } else { self.step_seconds }
+        let of_all = self.is_of_all(before);
+        if of_all { before.step_seconds * self.total_seconds / before.total_seconds } else { self.step_seconds }
     }
 
     /// Beside the script as it is; a change of layout has a band of its own, and where the host bounds either, it is wider by what the host's times
@@ -204,12 +214,20 @@ impl Prediction {
         // Of forward passes for each sample, where both know theirs: their batch may be another one.
         let samples = |of: &Prediction| of.samples.filter(|_| of.passes.is_some()).map(|samples| samples as f64);
         let more = samples(before).zip(samples(self)).map_or(1.0, |(before, own)| before / own);
-        // The same kernels take the same time, as with another setting of the allocator; the host's differs from run to run.
-        let (ratio, device) = match self.is_cut_from(before) {
-            true => (self.total_seconds / before.total_seconds, 0.0),
-            false => (more * self.step_seconds / before.step_seconds, more * self.device_seconds / before.device_seconds),
+        let [ratio, device, launches] = match self.is_of_all(before) {
+            true => [
+                self.total_seconds / before.total_seconds,
+                self.total_device_seconds / before.total_device_seconds,
+                self.total_launches as f64 / before.total_launches.max(1) as f64,
+            ],
+            false => [
+                self.step_seconds / before.step_seconds,
+                self.device_seconds / before.device_seconds,
+                self.launches as f64 / before.launches.max(1) as f64,
+            ]
+            .map(|each| more * each),
         };
-        let launches = more * self.launches as f64 / before.launches.max(1) as f64;
+        // The same kernels take the same time, as with another setting of the allocator; the host's differs from run to run.
         if (device - 1.0).abs() < 1e-3 && ((ratio - 1.0).abs() < 0.02 || (launches - 1.0).abs() < 1e-3) {
             return TimeChange { share: 0.0, low: 0.0, high: 0.0 };
         }
@@ -251,6 +269,8 @@ struct Stretch<'a> {
     batch: (u64, u64),
     /// Forward passes, and what they take one after the other.
     all: Option<(usize, f64)>,
+    /// All that was seen.
+    seen: &'a [Work],
     prefill: Option<f64>,
 }
 
@@ -279,6 +299,7 @@ impl<'a> Stretch<'a> {
             before: step.checked_sub(1).map_or_else(Vec::new, of),
             batch: trace.batches.get(step as usize).copied().unwrap_or_default(),
             all: None,
+            seen: &[],
             prefill: None,
         })
     }
@@ -314,6 +335,13 @@ impl<'a> Stretch<'a> {
         let replays = |at: usize| passes[at].iter().any(|work| work.of_graph);
         let has_graphs = (0..passes.len()).any(|at| kind(at) && replays(at));
         let at = longest(&|at| kind(at) && replays(at) == has_graphs)?;
+        // Those with as many kernels are alike; the first of them warms up.
+        let all_passes = || {
+            let mut alike: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+            passes.iter().for_each(|pass| alike.entry(pass.len()).or_default().push(seconds(pass)));
+            alike.into_values().map(|each| each.len() as f64 * median(&each)).sum()
+        };
+        let all = if generates { seconds(&trace.work) } else { all_passes() };
         // One alone may have no name for its size: a pass that launched nothing has a size and no work.
         let batch = if trace.pass_batches.len() == passes.len() { trace.pass_batches[at] } else { Default::default() };
         Some(Stretch {
@@ -321,7 +349,8 @@ impl<'a> Stretch<'a> {
             works: passes[at].iter().collect(),
             before: at.checked_sub(1).map_or_else(Vec::new, |before| passes[before].iter().collect()),
             batch,
-            all: Some((passes.len(), seconds(&trace.work))),
+            all: Some((passes.len(), all)),
+            seen: &trace.work,
             prefill: longest(&|at| passes[at][0].begins_generation).map(|at| seconds(passes[at])).filter(|_| generates),
         })
     }
@@ -427,6 +456,8 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
             Some((_, seconds)) => seconds,
             None => step_seconds * f64::from(steps),
         },
+        total_device_seconds: stretch.seen.iter().map(|work| device.takes(work).seconds).sum(),
+        total_launches: stretch.seen.iter().map(|work| u64::from(work.launches)).sum(),
         passes: stretch.all.map(|(passes, _)| passes),
         prefill_seconds: stretch.prefill,
         samples: known(samples),

@@ -1,6 +1,7 @@
 """Optimizers as a script makes them, and others in their place."""
 
 import functools
+import gc
 import inspect
 import types
 import weakref
@@ -14,6 +15,11 @@ def optimizer_kinds(torch):
     """PyTorch's own."""
     kinds = [kind for kind in vars(torch.optim).values() if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)]
     return [kind for kind in kinds if kind is not torch.optim.Optimizer]
+
+
+def is_there(torch):
+    """Whether the script has made any optimizer."""
+    return any(issubclass(type(each), torch.optim.Optimizer) for each in gc.get_objects())
 
 
 def follow_optimizers(torch, made=lambda optimizer: None):
