@@ -168,8 +168,30 @@ fn what_goes_backward_and_makes_no_step_is_no_training() {
         "{needless}"
     );
     assert!(said.contains("The longest of 18 forward passes with its backward pass takes "), "{said}");
+    assert!(answer["processes"][0]["gradients_without_steps"].is_null(), "{answer}");
     // Six of them for each batch.
     assert_eq!(answer["time"]["epoch"]["steps"], 18, "{said}");
+
+    // On the way to an image it stops at all weights.
+    let backward = ATTACK.replace(
+        "gradient, = torch.autograd.grad(F.cross_entropy(model(x + delta), y), delta)",
+        "F.cross_entropy(model(x + delta), y).backward(); gradient = delta.grad",
+    );
+    let gradients = |text: &str| {
+        let script = folder.path().join("backward.py");
+        std::fs::write(&script, text).unwrap();
+        let (said, answer) = rehearsed(folder.path(), &script, &["backward"]);
+        let is_said =
+            said.contains("where nothing else reads them either, model.requires_grad_(False) before the loop leaves them out");
+        (is_said, answer["processes"][0]["gradients_without_steps"].as_i64())
+    };
+    let (is_said, bytes) = gradients(&backward);
+    let of_weights = (8 * (2048 + 1) * 2048 + (2048 + 1) * 10) * 4;
+    assert!(
+        is_said && bytes.is_some_and(|bytes| (of_weights..of_weights + (1 << 15)).contains(&bytes)),
+        "{bytes:?} of {of_weights}"
+    );
+    assert_eq!(gradients(&backward.replace(".eval()", ".eval().requires_grad_(False)")), (false, None));
 
     let rows = folder.path().join("rows.json");
     let only = "checkpoint-every,no-grad,fused,zero2,lora,inference-mode";

@@ -110,6 +110,15 @@ pub fn needless_graphs(trace: &Trace, blocks: &[MemoryBlock], device: u16, momen
     Some(NeedlessGraphs { passes: needless.len(), of: passes.len(), bytes_at_peak, line })
 }
 
+/// Bytes at the peak of parameters' gradients in a script that came to its end without an optimizer's step, where they are a fiftieth of it.
+pub fn gradients_without_steps(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -> Option<i64> {
+    let at_peak = || blocks.iter().filter(|block| block.device == device && block.lives_after(moment));
+    let of_parameters = at_peak().filter(|block| block.category == Category::Gradients && block.tensor != 0);
+    let bytes: i64 = of_parameters.map(|block| block.rounded).sum();
+    let is_much = || bytes > 0 && bytes * 50 >= at_peak().map(|block| block.rounded).sum();
+    (!makes_steps(trace) && is_much()).then_some(bytes)
+}
+
 /// Numbers of the modules for which something was allocated in a backward pass.
 fn gone_back_through(events: &[Event]) -> HashSet<u32> {
     events.iter().filter(|event| event.phase == Phase::Backward).map(|event| event.module).collect()

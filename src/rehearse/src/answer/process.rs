@@ -6,7 +6,8 @@ use super::meter::{Meter, meters};
 use super::no_advice::no_advice;
 use super::out_of_memory::{Caught, OutOfMemory, caught, failed_tries, ran_out, reached_script};
 use super::passes::{
-    Leftover, NeedlessGraphs, leftovers, name_autocast_copies, name_buckets, name_graphs_of_backward_passes, needless_graphs,
+    Leftover, NeedlessGraphs, gradients_without_steps, leftovers, name_autocast_copies, name_buckets,
+    name_graphs_of_backward_passes, needless_graphs,
 };
 use super::peak::{Peak, peak};
 use super::phases::{PhaseRow, phases};
@@ -45,6 +46,9 @@ pub struct ProcessAnswer {
     /// What earlier steps or passes left at the peak.
     pub leftovers: Vec<Leftover>,
     pub needless_graphs: Option<NeedlessGraphs>,
+    /// Bytes at the peak of parameters' gradients, where they are much of it and the script makes no optimizer step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gradients_without_steps: Option<i64>,
     /// Attention that is written out, where its scores are much of the peak.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub explicit_attention: Option<ExplicitAttention>,
@@ -169,6 +173,7 @@ fn on_device(trace: &Trace, blocks: &[MemoryBlock], casts_weights: bool, device:
             _ if trace.unreached.iter().any(|row| row.phase == BACKWARD_PASS) => None,
             _ => needless_graphs(trace, blocks, device, moment),
         },
+        gradients_without_steps: gradients_without_steps(trace, blocks, device, moment),
         explicit_attention: explicit_attention(trace, blocks, device, moment),
         without_cudnn: without_cudnn(trace, device),
         exception: trace.exception.as_ref().map(|exception| failure(trace, exception)),

@@ -592,6 +592,7 @@ pub fn findings(worst: &ProcessAnswer) -> Vec<Finding> {
         ),
     ];
     found.extend(worst.needless_graphs.as_ref().map(needless_graphs));
+    found.extend(worst.gradients_without_steps.map(gradients_of_parameters));
     found.extend(attention(worst).map(|(title, remedy)| Finding::new(title, std::iter::once(remedy))));
     found.extend(worst.without_cudnn.as_ref().map(without_cudnn));
     found.push(Finding::new(left, worst.leftovers.iter().take(ROWS).map(|left| leftover(left, worst))));
@@ -672,6 +673,18 @@ fn unreached_at(row: &SkippedCode) -> String {
         0 => format!("{:<11} {what}", row.phase),
         line => format!("{:<11} {}:{line}  {what}", row.phase, short(&row.file)),
     }
+}
+
+fn gradients_of_parameters(bytes_at_peak: i64) -> Finding {
+    Finding::new(
+        format!(
+            "The backward pass makes gradients of parameters, {} at the peak, and no optimizer takes them:",
+            bytes(bytes_at_peak)
+        ),
+        std::iter::once(
+            "where nothing else reads them either, model.requires_grad_(False) before the loop leaves them out".to_string(),
+        ),
+    )
 }
 
 fn needless_graphs(found: &NeedlessGraphs) -> Finding {
