@@ -163,6 +163,17 @@ fn what_a_function_returns_says_nothing_of_what_it_was_given() {
     assert_eq!(decides(WRITTEN), "[False]");
     let listed = |then: &str| decides(&format!("import torch\n\n\n\n\n\n\nsizes = [int(size) for size in y.tolist()]\n{then}\n"));
     assert_eq!([listed("print(sizes)"), listed("torch.empty(sizes)")], ["[False]", "[True]"]);
+    // As guided diffusion's: how many images there are decides, and not what is in them.
+    let appended = |before: &str| {
+        decides(&format!(
+            "import torch\n\nimages = []\nwhile len(images) < 64:\n    x = sampled(len(images))\n\n    if True:\n{before}images.append(x.cpu())\n"
+        ))
+    };
+    assert_eq!([appended("        "), appended("        if x.sum().item() > 0: ")], ["[False]", "[True]"]);
+    let read = |lines: &str| decides(&format!("import torch\n\n\n\n\n\n\n{lines}\ntorch.empty(len(images))\n"));
+    assert_eq!(read("value = x.item()\nimages.append(value)"), "[False]");
+    assert_eq!(read("value = x.item()\nif value > 0: images.append(value)"), "[True]");
+    assert_eq!(read("images = words(x.tolist())"), "[True]");
     assert_eq!(decides(&WRITTEN.replace("for layer in range(kept['layers'])", "for layer in range(int(kept['best']))")), "[True]");
     assert_eq!(decides(&WRITTEN.replace("kept = {'layers'", "kept = {name: 0, 'layers'")), "[True]", "in doubt it can");
     assert_eq!(decides(&WRITTEN.replace("file.write('%f\\n' % lossf)", "sizes.append(lossf)")), "[True]");

@@ -38,17 +38,20 @@ class _Source:
         self.tree = ast.parse(text)
         # Functions by name, and methods.
         self.scope, self.functions, self.methods, self.tainted, self.modules = {}, {}, {}, set(), set()
+        # Of a list that values are only appended to, whatever they are, its length says nothing of them: names of all else, and what each node is under.
+        self.valued, self.under = set(), {}
         self._enter(self.tree, None)
 
-    def _enter(self, node, scope, is_method=False):
-        self.scope[node] = scope
+    def _enter(self, node, scope, is_method=False, under=None):
+        self.scope[node], self.under[node] = scope, under
+        under = node if isinstance(node, (ast.If, ast.While, ast.IfExp)) else under
         if isinstance(node, ast.Import) or isinstance(node, ast.ImportFrom) and node.module == "torch":
             self.modules.update((each.asname or each.name).split(".")[0] for each in node.names)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             (self.methods if is_method else self.functions)[node.name] = node
             scope = node
         for child in ast.iter_child_nodes(node):
-            self._enter(child, scope, isinstance(node, ast.ClassDef))
+            self._enter(child, scope, isinstance(node, ast.ClassDef), under)
 
     def _own(self, call):
         """The function of this file that a call may be of."""
@@ -63,7 +66,7 @@ class _Source:
         read = [node for node in statements if node.end_lineno - node.lineno == least]
         if not read or any(self._branches(node, lambda _: True) for node in read):
             return True, False
-        self.tainted = set()
+        self.tainted, self.valued = set(), set()
         for node in read:
             self._spread(node)
             for part in ast.walk(node):
@@ -72,8 +75,8 @@ class _Source:
                 if isinstance(part, ast.comprehension) and _reads(part.iter):
                     self._taint(part.target, part)
         size = -1
-        while len(self.tainted) != size:
-            size = len(self.tainted)
+        while len(self.tainted) + len(self.valued) != size:
+            size = len(self.tainted) + len(self.valued)
             for node in self.scope:
                 if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)) and self._has(node.value):
                     self._spread(node)
@@ -103,11 +106,20 @@ class _Source:
                 self.tainted.update((given, each.arg) for each in given.args.args + given.args.kwonlyargs if each.arg != "self")
             elif isinstance(node, ast.Expr) and call is node.value and isinstance(call.func, ast.Attribute) and call.func.attr not in PUT_OUT:
                 # What a list is appended to, or a meter is given.
-                self._taint(call.func.value, node)
+                self._taint(call.func.value, node, call.func.attr == "append" and not self._is_chosen(node))
 
-    def _taint(self, part, node):
+    def _is_chosen(self, node):
+        """Whether such a value decides that a statement runs."""
+        while (node := self.under[node]) is not None:
+            if self._has(node.test) or _reads(node.test):
+                return True
+        return False
+
+    def _taint(self, part, node, is_appended=False):
         if isinstance(part, ast.Name) and part.id != "self" and part.id not in self.modules:
             self.tainted.add((self.scope[node], part.id))
+            if not is_appended:
+                self.valued.add((self.scope[node], part.id))
         elif isinstance(part, ast.Attribute):
             self.tainted.add(("attribute", part.attr))
         elif isinstance(part, (ast.Tuple, ast.List)):
@@ -118,11 +130,16 @@ class _Source:
             self._taint(part.value, node)
 
     def _has(self, node):
-        keyed = {}
+        keyed, counted = {}, set()
         for part in ast.walk(node) if node is not None else ():
+            if isinstance(part, ast.Call) and name_of(part) == "len" and len(part.args) == 1 and isinstance(part.args[0], ast.Name):
+                counted.add(part.args[0])
             if isinstance(part, ast.Subscript) and isinstance(part.value, ast.Name) and isinstance(part.slice, ast.Constant):
                 keyed[part.value] = part.slice.value
-            if isinstance(part, ast.Name) and any(self._is_tainted(scope, part, keyed) for scope in (self.scope[part], None)):
+            scopes = (self.scope[part], None)
+            if isinstance(part, ast.Name) and part in counted and not any((scope, part.id) in self.valued for scope in scopes):
+                continue
+            if isinstance(part, ast.Name) and any(self._is_tainted(scope, part, keyed) for scope in scopes):
                 return True
             if isinstance(part, ast.Attribute) and ("attribute", part.attr) in self.tainted:
                 return True
