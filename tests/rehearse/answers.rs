@@ -311,7 +311,9 @@ fn what_fails_by_a_value_that_nobody_computed_says_so() {
     let said = of("best = (loss > 0).nonzero().squeeze()\nx[best]");
     assert!(said.contains("THE SCRIPT FAILED with IndexError"), "{said}");
     assert!(
-        said.contains("If it runs on a GPU, a placeholder is why: ") && said.contains("item at ") && said.contains("train.py:5"),
+        said.contains("A placeholder may be why, if it runs on a GPU: ")
+            && said.contains("item at ")
+            && said.contains("train.py:5"),
         "{said}"
     );
     // Nothing was read.

@@ -26,6 +26,27 @@ fn text_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
+/// What is said of techniques, and their rows.
+fn techniques_of(script: &Path, only: &str) -> (String, Value) {
+    let rows = script.with_extension("rows.json");
+    let output = Command::new(VRAMLAB)
+        .args(["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", only, "--json"])
+        .args([&rows, Path::new("--"), &common::python(), script])
+        .output()
+        .unwrap();
+    let said = text_of(&output);
+    assert!(output.status.success(), "{said}");
+    (said, serde_json::from_str(&std::fs::read_to_string(rows).unwrap()).unwrap())
+}
+
+fn row<'a>(rows: &'a Value, name: &str) -> &'a Value {
+    rows.as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["techniques"] == serde_json::json!([name]))
+        .unwrap_or_else(|| panic!("{name}: {rows}"))
+}
+
 /// Bytes of a category at the peak.
 fn held(answer: &Value, category: &str) -> i64 {
     let rows = answer["processes"][0]["peak"]["categories"].as_array().unwrap();
@@ -193,22 +214,13 @@ fn what_goes_backward_and_makes_no_step_is_no_training() {
     );
     assert_eq!(gradients(&backward.replace(".eval()", ".eval().requires_grad_(False)")), (false, None));
 
-    let rows = folder.path().join("rows.json");
-    let only = "checkpoint-every,no-grad,fused,zero2,lora,inference-mode";
-    let output = Command::new(VRAMLAB)
-        .args(["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", only, "--json"])
-        .args([&rows, Path::new("--"), &common::python(), &script])
-        .output()
-        .unwrap();
-    let said = text_of(&output);
-    assert!(output.status.success(), "{said}");
+    let (said, rows) = techniques_of(&script, "checkpoint-every,no-grad,fused,zero2,lora,inference-mode");
     for name in ["fused", "zero2", "lora"] {
         assert!(said.contains(&format!("{name}: the script makes no optimizer step")), "{said}");
     }
     assert!(said.contains("put torch.no_grad() around ") && said.contains("attack.py:13 (<module>), which keeps "), "{said}");
     // What a backward pass computes again is no forward pass of its own.
-    let rows: Value = serde_json::from_str(&std::fs::read_to_string(rows).unwrap()).unwrap();
-    let row = rows.as_array().unwrap().iter().find(|row| row["techniques"] == serde_json::json!(["checkpoint-every"])).unwrap();
+    let row = row(&rows, "checkpoint-every");
     let (saved, longer) = (row["saved"].as_i64().unwrap(), row["predicted_change"]["share"].as_f64().unwrap());
     assert!(saved > 0 && (0.1..0.6).contains(&longer), "{row}");
 }
@@ -235,23 +247,8 @@ with torch.no_grad():
             torch.autograd.grad(classifier(x).sum(), x)
 ";
     std::fs::write(&script, text).unwrap();
-    let rows = folder.path().join("rows.json");
-    let output = Command::new(VRAMLAB)
-        .args([
-            "rehearse",
-            "--gpu",
-            "rtx-4090",
-            "--what-if",
-            "--only",
-            "checkpoint-every,bf16-weights,half-precision,expandable-segments",
-            "--json",
-        ])
-        .args([&rows, Path::new("--"), &common::python(), &script])
-        .output()
-        .unwrap();
-    let said = text_of(&output);
-    let rows: Value = serde_json::from_str(&std::fs::read_to_string(rows).unwrap()).unwrap();
-    let row = |name: &str| rows.as_array().unwrap().iter().find(|row| row["techniques"] == serde_json::json!([name])).unwrap();
+    let (said, rows) = techniques_of(&script, "checkpoint-every,bf16-weights,half-precision,expandable-segments");
+    let row = |name: &str| row(&rows, name);
     let longer = row("checkpoint-every")["predicted_change"]["share"].as_f64().unwrap();
     assert!((0.03..0.3).contains(&longer), "{rows}");
     assert_eq!(row("expandable-segments")["predicted_change"]["share"], 0.0, "{rows}");

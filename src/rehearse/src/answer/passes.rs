@@ -100,10 +100,8 @@ pub fn needless_graphs(trace: &Trace, blocks: &[MemoryBlock], device: u16, momen
         events[block.made()].phase == Phase::Forward && pass_of(block).is_some_and(|pass| needless.binary_search(&pass).is_ok())
     };
     let bytes_at_peak: i64 = blocks.iter().filter(is_alive).filter(is_theirs).map(|block| block.rounded).sum();
-    let peak: i64 =
-        blocks.iter().filter(|block| block.device == device && block.lives_after(moment)).map(|block| block.rounded).sum();
     // A part that is called by itself, as an embedding is, keeps next to nothing.
-    if trains && is_whole && bytes_at_peak * 1000 < peak {
+    if trains && is_whole && bytes_at_peak * 1000 < bytes_at(blocks, device, moment, |_| true) {
         return None;
     }
     let line = events_of(first).iter().find_map(|event| outermost_call(trace, event.stack));
@@ -112,11 +110,18 @@ pub fn needless_graphs(trace: &Trace, blocks: &[MemoryBlock], device: u16, momen
 
 /// Bytes at the peak of parameters' gradients in a script that came to its end without an optimizer's step, where they are a fiftieth of it.
 pub fn gradients_without_steps(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -> Option<i64> {
-    let at_peak = || blocks.iter().filter(|block| block.device == device && block.lives_after(moment));
-    let of_parameters = at_peak().filter(|block| block.category == Category::Gradients && block.tensor != 0);
-    let bytes: i64 = of_parameters.map(|block| block.rounded).sum();
-    let is_much = || bytes > 0 && bytes * 50 >= at_peak().map(|block| block.rounded).sum();
+    let bytes = bytes_at(blocks, device, moment, |block| block.category == Category::Gradients && block.tensor != 0);
+    let is_much = || bytes > 0 && bytes * 50 >= bytes_at(blocks, device, moment, |_| true);
     (!makes_steps(trace) && is_much()).then_some(bytes)
+}
+
+/// Of such blocks, those that live at a moment.
+fn bytes_at(blocks: &[MemoryBlock], device: u16, moment: usize, is_such: impl Fn(&MemoryBlock) -> bool) -> i64 {
+    blocks
+        .iter()
+        .filter(|block| block.device == device && block.lives_after(moment) && is_such(block))
+        .map(|block| block.rounded)
+        .sum()
 }
 
 /// Numbers of the modules for which something was allocated in a backward pass.
@@ -190,8 +195,7 @@ pub fn leftovers(
         let is_there = block.device == device && block.made() <= moment && block.lives_after(moment);
         is_there && comes_and_goes && events[block.made()].phase != Phase::Load && outlives(block)
     };
-    let total: i64 =
-        blocks.iter().filter(|block| block.device == device && block.lives_after(moment)).map(|block| block.rounded).sum();
+    let total = bytes_at(blocks, device, moment, |_| true);
     let left = |(name, blocks): (String, Vec<&MemoryBlock>)| {
         let bytes = blocks.iter().map(|block| block.rounded).sum();
         let has_graphs = |number: &u32| {

@@ -66,7 +66,7 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
             let line = place_or_not(read.line.as_ref());
             writeln!(
                 text,
-                "  If it runs on a GPU, a placeholder is why: no value is computed here, and the script read some, {} at {line}.",
+                "  A placeholder may be why, if it runs on a GPU: no value is computed here, and the script read {} at {line}.",
                 read.operator
             )?;
         }
@@ -133,11 +133,15 @@ fn failure(answer: &Answer) -> Option<&Failure> {
     answer.failed.as_ref().map(|failed| &failed.failure).or_else(any)
 }
 
+/// Exceptions to which a number can lead.
+const OF_VALUES: [&str; 7] =
+    ["AssertionError", "FloatingPointError", "IndexError", "OverflowError", "RuntimeError", "ValueError", "ZeroDivisionError"];
+
 /// A value that nobody computed and the script read before it failed: at the line of the failure, if there was one.
 fn read_before<'a>(answer: &'a Answer, failure: &Failure) -> Option<&'a PlaceholderValue> {
     let is_it = |process: &&ProcessAnswer| answer.failed.as_ref().is_none_or(|failed| failed.process == process.process);
     let read = &answer.processes.iter().find(is_it)?.placeholders;
-    read.iter().find(|value| value.line == failure.line).or(read.last())
+    read.iter().find(|value| value.line == failure.line).or(read.last()).filter(|_| OF_VALUES.contains(&&*failure.kind))
 }
 
 /// Whether it failed for want of GPUs: it counts them, or asks for one that is not there.

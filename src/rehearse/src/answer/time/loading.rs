@@ -42,7 +42,7 @@ impl Loading {
     /// The loader of a process that most batches were taken from; none where it has none, or nothing was timed.
     pub fn of(trace: &Trace, traces: &[Trace], time: StepSeconds, (steps, cores): (u32, usize)) -> Option<Loading> {
         // One that no step after the first took from is no pace.
-        let loader = trace.loaders.iter().max_by_key(|loader| loader.batches).filter(|loader| loader.per_step != Some(0.0))?;
+        let loader = trace.loaders.iter().filter(|loader| loader.per_step != Some(0.0)).max_by_key(|loader| loader.batches)?;
         let is_own = |fetch: &&Fetch| fetch.owner == trace.process.id && fetch.loads == loader.name;
         let fetches: Vec<&Fetch> = traces.iter().flat_map(|trace| &trace.fetches).filter(is_own).collect();
         // The first of each worker opens files and fills caches.

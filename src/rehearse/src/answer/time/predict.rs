@@ -213,7 +213,8 @@ impl Prediction {
     pub fn change_from(&self, before: &Prediction, changes_layout: bool, host_noise: f64) -> TimeChange {
         // Of forward passes for each sample, where both know theirs: their batch may be another one.
         let samples = |of: &Prediction| of.samples.filter(|_| of.passes.is_some()).map(|samples| samples as f64);
-        let more = samples(before).zip(samples(self)).map_or(1.0, |(before, own)| before / own);
+        let as_many = self.passes == before.passes;
+        let more = samples(before).zip(samples(self)).filter(|_| as_many).map_or(1.0, |(before, own)| before / own);
         let [ratio, device, launches] = match self.is_of_all(before) {
             true => [
                 self.total_seconds / before.total_seconds,
@@ -224,9 +225,9 @@ impl Prediction {
                 self.step_seconds / before.step_seconds,
                 self.device_seconds / before.device_seconds,
                 self.launches as f64 / before.launches.max(1) as f64,
-            ]
-            .map(|each| more * each),
-        };
+            ],
+        }
+        .map(|each| more * each);
         // The same kernels take the same time, as with another setting of the allocator; the host's differs from run to run.
         if (device - 1.0).abs() < 1e-3 && ((ratio - 1.0).abs() < 0.02 || (launches - 1.0).abs() < 1e-3) {
             return TimeChange { share: 0.0, low: 0.0, high: 0.0 };
