@@ -878,7 +878,7 @@ struct LandlockFolder {
 } __attribute__((packed));
 constexpr int kCreateRules = 444, kAddRule = 445, kRestrict = 446;
 // Writing and truncating a file, removing, making of each kind, and moving between folders.
-constexpr uint64_t kWrite = 1 << 1 | 0xfff << 4 | 1 << 13, kTruncate = 1 << 14, kOfFiles = 1 << 1 | kTruncate;
+constexpr uint64_t kWrite = 1 << 1 | 0x1ff << 4 | 1 << 13, kTruncate = 1 << 14, kOfFiles = 1 << 1 | kTruncate;
 
 void allow(int rules, uint64_t rights, const char* path) {
   char at[kPath];
