@@ -13,7 +13,7 @@ mod run;
 pub mod show;
 
 pub use answer::{Answer, ProcessAnswer, RehearsalVerdict, time};
-pub use capture::held::{HeldBack, HeldFile};
+pub use capture::held::{HeldBack, HeldBy, HeldFile};
 pub use capture::process::{Exception, Frame, Process, Trace, is_library};
 pub use capture::session::{Capture, ScriptFailed};
 pub use explore::needs::RehearsalResult;

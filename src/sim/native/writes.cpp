@@ -893,13 +893,14 @@ void allow(int rules, uint64_t rights, const char* path) {
   close(rule.folder);
 }
 
-bool restrict_writes() {
+// What guards, as `HeldBy` in capture/held.rs has it; null where nothing does.
+const char* restrict_writes() {
   const long version = syscall(kCreateRules, nullptr, 0, 1);
   // The first could not allow a file to be moved to another folder.
-  if (version < 2) return false;
+  if (version < 2) return nullptr;
   const LandlockRules handled = {version >= 3 ? kWrite | kTruncate : kWrite};
   const int rules = static_cast<int>(syscall(kCreateRules, &handled, sizeof handled, 0));
-  if (rules < 0) return false;
+  if (rules < 0) return nullptr;
   const char* const lists[] = {real, temporary, "/proc\n/dev\n/sys"};
   for (const char* list : lists) {
     for (const char* line = list; line && *line; line += strcspn(line, "\n"), line += *line == '\n') {
@@ -910,7 +911,8 @@ bool restrict_writes() {
   }
   const bool is_done = prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && syscall(kRestrict, rules, 0) == 0;
   close(rules);
-  return is_done;
+  if (!is_done) return nullptr;
+  return version >= 3 ? "\"landlock\"" : "\"landlock-without-truncation\"";
 }
 
 // Whether this library is in a program once it is started: one for this processor that the C library's own loader starts, with no more rights.
@@ -973,8 +975,10 @@ void hold_writes(const char* folder, bool is_first) {
   // Whether the kernel guards is known by a file that the first process leaves.
   snprintf(path, sizeof path, "%s/guarded", folder);
   const char* wanted = getenv("VRAMLAB_LANDLOCK");
-  if (is_first && !(wanted && strcmp(wanted, "0") == 0) && restrict_writes()) {
+  const char* by = is_first && !(wanted && strcmp(wanted, "0") == 0) ? restrict_writes() : nullptr;
+  if (by) {
     const int made = raw_open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (made < 0 || syscall(SYS_write, made, by, strlen(by)) < 0) errno = 0;
     if (made >= 0) close(made);
   }
   struct stat about;

@@ -15,9 +15,40 @@ pub const FOLDER: &str = "held";
 /// Of the counters at the beginning of its table (`Table` in writes.cpp), the one that says that the disk was full.
 const NO_SPACE: u64 = 8 * 2;
 
+/// What kept the script's processes from the user's files, the strongest first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, schemars::JsonSchema, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HeldBy {
+    /// The kernel: a mount namespace in which all but the rehearsal's own folders is read-only.
+    Namespace,
+    /// The kernel: Landlock, which refuses to write, make, move and remove; modes and times it does not know.
+    Landlock,
+    /// Landlock before Linux 6.2, by which a program that calls the kernel itself can still empty a file.
+    LandlockWithoutTruncation,
+    /// The preloaded library alone, past which a program can call the kernel.
+    #[default]
+    Library,
+}
+
+impl HeldBy {
+    /// What is known of the user's own files.
+    pub fn known(self) -> &'static str {
+        match self {
+            HeldBy::Namespace => "your own files are as they were",
+            HeldBy::Landlock => "what is in your own files is as it was",
+            HeldBy::LandlockWithoutTruncation => {
+                "by the preloaded library, and by Landlock of a Linux before 6.2, under which a program that calls the kernel itself can empty a file"
+            }
+            HeldBy::Library => "by the preloaded library alone, past which a program can call the kernel",
+        }
+    }
+}
+
 /// What a script wrote, none of which reached the user's files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema, Deserialize)]
 pub struct HeldBack {
+    #[serde(default)]
+    pub by: HeldBy,
     /// The largest first.
     pub files: Vec<HeldFile>,
     pub bytes: u64,
@@ -54,7 +85,8 @@ impl HeldBack {
             );
         }
         let upper = folder.join("files");
-        let mut held = HeldBack { files: Vec::new(), bytes: 0, removed: Vec::new(), kept_in: None };
+        let by = fs::read(folder.join("guarded")).ok().and_then(|by| serde_json::from_slice(&by).ok()).unwrap_or_default();
+        let mut held = HeldBack { by, files: Vec::new(), bytes: 0, removed: Vec::new(), kept_in: None };
         gather(&upper, &upper, &mut held.files);
         held.files.sort_by(|a, b| (b.bytes, &a.path).cmp(&(a.bytes, &b.path)));
         held.bytes = held.files.iter().map(|file| file.bytes).sum();

@@ -791,7 +791,7 @@ fn held_back(text: &mut String, answer: &Answer) -> std::fmt::Result {
         let kept = held.kept_in.as_ref().map(|folder| format!("they are in {}", folder.display()));
         let after = kept.unwrap_or_else(|| "--keep-writes DIR keeps them".to_string());
         let what = format!("{} ({}) that the script wrote", counted(held.files.len(), "file"), Bytes(held.bytes));
-        lines.push(format!("Held back, your own files are as they were: {what}: {names}; {after}."));
+        lines.push(format!("Held back, {}: {what}: {names}; {after}.", held.by.known()));
     }
     if !held.removed.is_empty() {
         let removed = named(held.removed.iter().map(|path| short(path)).collect());
