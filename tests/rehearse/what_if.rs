@@ -931,7 +931,8 @@ fn that_a_library_is_compiled_is_said_once() {
     const COPY: &str = "#!/bin/sh
 while [ $# -gt 0 ]; do [ \"$1\" = -o ] && made=$2; shift; done
 sleep 0.5
-cp \"$VRAMLAB_REHEARSAL_LIBRARIES\"/../compiled-*/python-2.11.*-abi1.so \"$made\"
+name=${made##*/}
+cp \"$VRAMLAB_REHEARSAL_LIBRARIES\"/../compiled-*/\"${name%%-*}\"-2.11.*-abi1.so \"$made\"
 ";
     let scene = Scene::new("import torch; torch.__version__ = '2.99.0'; torch.ones(1, device='cuda'); print(1 / 0)");
     std::fs::write(scene.path("c++"), COPY).unwrap();

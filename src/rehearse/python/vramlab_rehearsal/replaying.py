@@ -84,19 +84,19 @@ def _library():
     if path is None:
         import torch
 
-        path = building.library(torch)
+        path = building.library(torch, "replay")
     library = ctypes.PyDLL(path)
     library.vl_replay.restype = library.vl_set_allocator.restype = ctypes.c_void_p
     return library
 
 
 def _kept():
-    """Where our library lies, over PyTorch's own: to import Python's half of it takes longer than most replays."""
+    """Where our library lies, over PyTorch's allocator alone: the rest takes longer to load than most replays take."""
     root = importlib.util.find_spec("torch").submodule_search_locations[0]
-    c10, *_ = [ctypes.CDLL(os.path.join(root, "lib", f"lib{name}.so"), ctypes.RTLD_GLOBAL) for name in ("c10", "torch_cpu", "torch_cuda")]
+    c10, _ = [ctypes.CDLL(os.path.join(root, "lib", f"lib{name}.so"), ctypes.RTLD_GLOBAL) for name in ("c10", "c10_cuda")]
     # A function's name in the older C++ ABI.
     abi = 0 if hasattr(c10, "_ZN3c106detail14torchCheckFailEPKcS2_jRKSs") else 1
-    return building.kept(runpy.run_path(os.path.join(root, "version.py"))["__version__"], abi)
+    return building.kept("replay", runpy.run_path(os.path.join(root, "version.py"))["__version__"], abi)
 
 
 def _checked(message):

@@ -106,8 +106,8 @@ pub fn libraries() -> Result<Libraries> {
     let compiled = cache.join(&name);
     let carried = std::env::current_exe().context("looking for this program")?.with_file_name(name);
     let folder = cache.join(format!("rehearsal-{:016x}", hash(&(SOURCES, PYTHON, LIBRARIES))));
-    if !IN_PYTHON.is_empty() {
-        put(&compiled.join(format!("python-{TORCH_VERSION}-abi1.so")), IN_PYTHON)?;
+    for (name, library) in IN_PYTHON.into_iter().filter(|(_, library)| !library.is_empty()) {
+        put(&compiled.join(format!("{name}-{TORCH_VERSION}-abi1.so")), library)?;
     }
     for (name, text) in SOURCES {
         put(&folder.join("source").join(name), text.as_bytes())?;

@@ -7,14 +7,8 @@
 #include "values.h"
 #include "work.h"
 
-#include <c10/cuda/CUDAAllocatorConfig.h>
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAStream.h>
 #include <c10/util/Logging.h>
 #include <dlfcn.h>
-
-#include <utility>
-#include <vector>
 
 namespace {
 
@@ -59,44 +53,4 @@ EXPORTED void vl_refused(const char* what) { vramlab::rehearsal::refused(what); 
 EXPORTED void vl_label(const uint64_t* labels, size_t count) {
   for (size_t i = 0; i < count; i++)
     vramlab::rehearsal::label(labels[3 * i], static_cast<vramlab::rehearsal::Label>(labels[3 * i + 1]), static_cast<uint32_t>(labels[3 * i + 2]));
-}
-// Sets PyTorch's allocator, as PYTORCH_ALLOC_CONF does.
-EXPORTED char* vl_set_allocator(const char* settings) {
-  return guarded([&] { c10::cuda::CUDACachingAllocator::setAllocatorSettings(settings); });
-}
-// Plays `count` requests, each a kind and a number: 0 allocates the next block for that stream, 1 frees that block, 2 empties the cache.
-// Gives in `reserved` the most bytes that were reserved, or -1 where memory ran out. In the end nothing is allocated and the cache is empty.
-// Its libraries are enough, without Python's half of PyTorch.
-EXPORTED char* vl_replay(const uint32_t* requests, size_t count, const uint64_t* sizes, size_t blocks, size_t streams, int64_t* reserved) {
-  return guarded([&] {
-    using c10::cuda::CUDACachingAllocator::get;
-    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
-    // The default stream is the first.
-    static std::vector<cudaStream_t> known(1);
-    while (known.size() < streams) known.push_back(c10::cuda::getStreamFromPool(false, 0).stream());
-    std::vector<void*> addresses(blocks, nullptr);
-    size_t made = 0;
-    *reserved = 0;
-    get()->resetPeakStats(0);
-    try {
-      for (size_t i = 0; i < count; i++) {
-        const uint32_t kind = requests[2 * i], which = requests[2 * i + 1];
-        if (kind == 0) {
-          addresses[made] = get()->raw_alloc_with_stream(sizes[made], known.at(which));
-          made++;
-        } else if (kind == 1) {
-          get()->raw_delete(std::exchange(addresses[which], nullptr));
-        } else {
-          get()->emptyCache();
-        }
-      }
-    } catch (const c10::OutOfMemoryError&) {
-      *reserved = -1;
-    }
-    if (*reserved == 0) *reserved = get()->getDeviceStats(0).reserved_bytes[0].peak;
-    for (void* address : addresses) {
-      if (address) get()->raw_delete(address);
-    }
-    get()->emptyCache();
-  });
 }
