@@ -24,7 +24,7 @@ run-all *FLAGS: _setup
     cargo build --release
     @exec {{ quote(release / "vramlab") }} run-all "$@"
 
-# Write report/ and README's table of what to try from results/; needs no libtorch
+# Write report/ and README's table of what to try from records/ and results/; needs no libtorch
 report *FLAGS:
     cargo run --release -p vramlab -- report --readme README.md "$@"
 
@@ -55,8 +55,13 @@ predictions: _setup
     rm -rf {{ quote(target / "predictions") }}
     {{ quote(release / "vramlab") }} run-all --device dry --budget 1200 --out {{ quote(target / "predictions") }}
     {{ quote(release / "vramlab") }} check {{ quote(target / "predictions/dry-24gib") }}
-    rm -rf results/dry-24gib && mv {{ quote(target / "predictions/dry-24gib") }} results/
-    just report
+    rm -rf records/predicted/dry-24gib && mv {{ quote(target / "predictions/dry-24gib") }} records/predicted/
+    just protocols report
+
+# Write each experiment's protocol into records/protocols, after a change of claims, grids or words: what `just report` judges by
+protocols: _setup
+    cargo build --release -p experiments
+    for name in $(scripts/experiments); do {{ quote(release) }}/$name --protocol records/protocols; done
 
 # Formatting, lints and documentation, each without a warning
 check: _setup

@@ -45,6 +45,7 @@ fn protocol() -> PlainProtocol {
 fn manifest() -> Manifest {
     Manifest {
         schema: SCHEMA,
+        method: protocol().method(),
         profile: Profile::Full,
         identity: Identity {
             machine: "bench".into(),
@@ -54,7 +55,6 @@ fn manifest() -> Manifest {
             flags: BTreeMap::new(),
             memory_limit: None,
             seed: 1,
-            sources: String::new(),
         },
         planned: Vec::new(),
         rounds: Rounds::fixed(25),

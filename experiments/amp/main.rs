@@ -34,6 +34,8 @@ harness::main!(protocol);
 
 pub fn protocol() -> Protocol {
     Protocol::new("amp", "Mixed precision (autocast)")
+        // Of before are rows of an H200: other models, and without the loop that guides write.
+        .revision(2)
         .question(
             "How much memory does autocast save, how much faster does it compute and where, does it learn as fp32 does, and what does the \
              GradScaler protect from?",

@@ -58,6 +58,7 @@ impl Project {
     fn machines(&self) -> Vec<PathBuf> {
         let mut machines: Vec<PathBuf> =
             std::fs::read_dir(self.path("results")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        machines.retain(|machine| !machine.ends_with("protocols"));
         machines.sort();
         machines
     }
@@ -78,30 +79,15 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap().to_string_lossy().into_owned()
 }
 
-/// Has results come from other sources.
+/// Has results be of another libtorch.
 fn spoil(manifest: &Path) {
     let text = std::fs::read_to_string(manifest).unwrap();
-    let sources = text.split("\"sources\": ").nth(1).unwrap().lines().next().unwrap();
-    std::fs::write(manifest, text.replacen(sources, "\"0123456789abcdef\"", 1)).unwrap();
+    let libtorch = text.split("\"libtorch\": ").nth(1).unwrap().lines().next().unwrap();
+    std::fs::write(manifest, text.replacen(libtorch, "\"2.0.0\",", 1)).unwrap();
 }
 
 #[test]
-fn reference_results_are_not_added_to_even_by_the_same_sources() {
-    let project = Project::new();
-    let reference = project.accumulation();
-    let machine = name(reference.parent().unwrap());
-    std::fs::write(project.path("results/reference.txt"), format!("{machine}\n")).unwrap();
-    let before = std::fs::read(reference.join("samples.csv")).unwrap();
-    let output = project.output(&common::program("accumulation"), &["--fresh", "--filter", "recipe=full"]);
-    let text = said(&output);
-    assert!(output.status.success() && text.contains("is the reference that came with the project"), "{text}");
-    assert_eq!(std::fs::read(reference.join("samples.csv")).unwrap(), before);
-    let own = project.path(&format!("results/{machine}-yours/accumulation"));
-    assert_eq!(Run::read(&own).unwrap().passes.len(), Run::read(&reference).unwrap().passes.len(), "it was measured anew");
-}
-
-#[test]
-fn results_of_other_sources_stay_and_what_is_measured_goes_beside_them() {
+fn results_of_another_libtorch_stay_and_what_is_measured_goes_beside_them() {
     let project = Project::new();
     let reference = project.accumulation();
     let json = reference.join("run.json");
@@ -114,7 +100,7 @@ fn results_of_other_sources_stay_and_what_is_measured_goes_beside_them() {
     let machines = project.machines();
     let names: Vec<String> = machines.iter().map(|machine| name(machine)).collect();
     assert_eq!(names.len(), 2);
-    assert_eq!(names[1], format!("{}-yours", names[0]));
+    assert_eq!(names[1], format!("{}-2", names[0]));
     assert!(!Run::read(&machines[1].join("accumulation")).unwrap().passes.is_empty());
     assert!(!Run::read(&machines[0].join("batch_loading")).unwrap().passes.is_empty(), "there nothing stood in the way");
     let text = said(&output);
@@ -134,21 +120,23 @@ fn a_clone_measures_beside_the_results_that_came_with_it() {
     let (elsewhere, project) = (Project::new(), Project::cloned());
     let measured = elsewhere.accumulation();
     let machine = name(measured.parent().unwrap());
-    let came = project.path(&format!("results/{machine}/accumulation"));
+    let came = project.path(&format!("records/measured/{machine}/accumulation"));
     std::fs::create_dir_all(&came).unwrap();
     for entry in std::fs::read_dir(&measured).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_file()) {
         std::fs::copy(entry.path(), came.join(entry.file_name())).unwrap();
     }
-    spoil(&came.join("run.json"));
-    project.git(&["add", "results"]);
+    project.git(&["add", "records"]);
 
     let output = project.run_all();
     let text = said(&output);
     assert_eq!(output.status.code(), Some(0), "{text}");
-    let own = format!("{machine}-yours");
-    assert!(!Run::read(&project.path(&format!("results/{own}/accumulation"))).unwrap().passes.is_empty(), "{text}");
-    assert_eq!(project.git(&["diff", "--name-only", "--", "results"]), "", "what came with the project is as it was");
-    assert!(project.report().contains(&own), "the report shows both");
+    assert!(!Run::read(&project.path(&format!("results/{machine}/accumulation"))).unwrap().passes.is_empty(), "{text}");
+    assert_eq!(
+        project.git(&["status", "--porcelain", "--", "records", "results"]).lines().count(),
+        2,
+        "what came is as it was added"
+    );
+    assert!(project.report().contains(&format!("{machine}-yours")), "the report shows both");
 }
 
 #[test]
@@ -222,13 +210,15 @@ fn predictions_that_came_are_taken_over_where_they_are_equal_and_made_where_not(
     let made = predict();
     assert!(!made.contains("made again"), "{made}");
     let machine = name(&project.machines()[0]);
-    std::fs::write(project.path("results/reference.txt"), format!("{machine}\n")).unwrap();
-    let samples = project.path(&format!("results/{machine}/batch_loading/samples.csv"));
+    std::fs::create_dir_all(project.path("records/predicted")).unwrap();
+    std::fs::rename(project.path(&format!("results/{machine}")), project.path(&format!("records/predicted/{machine}"))).unwrap();
+    std::fs::rename(project.path("results/protocols"), project.path("records/protocols")).unwrap();
+    let samples = project.path(&format!("records/predicted/{machine}/batch_loading/samples.csv"));
     let before = std::fs::read_to_string(&samples).unwrap();
     let taken = predict();
     assert!(taken.contains(" made again, all equal to those that came with the project"), "{taken}");
     assert_eq!(std::fs::read_to_string(&samples).unwrap(), before);
-    let own = project.path(&format!("results/{machine}-yours"));
+    let own = project.path(&format!("results/{machine}"));
     assert!(!own.exists(), "nothing is copied, so that nobody takes it for made here");
     // Other bytes than this machine predicts.
     let other = |row: &str| match row.split_once(",requested_peak,B,") {
@@ -237,17 +227,16 @@ fn predictions_that_came_are_taken_over_where_they_are_equal_and_made_where_not(
     };
     std::fs::write(&samples, before.lines().map(other).collect::<String>()).unwrap();
     let told = predict();
-    assert!(told.contains("batch_loading: not equal to results/") && told.contains("requested_peak was 1"), "{told}");
+    assert!(told.contains("batch_loading: not equal to records/") && told.contains("requested_peak was 1"), "{told}");
     assert!(!Run::read(&own.join("batch_loading")).unwrap().passes.is_empty() && !own.join("accumulation").exists());
-    // Whether other sources predict the same is seen from the sample, too; of another question they say nothing.
+    // Of another method they say nothing.
     std::fs::write(&samples, &before).unwrap();
     std::fs::remove_dir_all(&own).unwrap();
     let manifest = samples.with_file_name("run.json");
-    spoil(&manifest);
-    let taken = predict();
-    assert!(taken.contains("batch_loading: ") && taken.contains(" made again, all equal") && !own.exists(), "{taken}");
     let text = std::fs::read_to_string(&manifest).unwrap();
-    std::fs::write(&manifest, text.replacen("\"meaning\": \"", "\"meaning\": \"another ", 1)).unwrap();
+    std::fs::write(&manifest, text.replacen("\"revision\": 1", "\"revision\": 7", 1)).unwrap();
+    let protocols = project.path("records/protocols");
+    std::fs::copy(protocols.join("batch_loading-1.json"), protocols.join("batch_loading-7.json")).unwrap();
     let made = predict();
     assert!(!made.contains("batch_loading: not equal") && own.join("batch_loading").exists(), "{made}");
 }

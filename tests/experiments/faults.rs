@@ -151,13 +151,14 @@ fn a_child_ends_with_its_parent() {
     }
 }
 
-/// A file system with room for the manifest and one page of samples, in a mount namespace of its own.
+/// A file system with room for manifest, protocol and one page of samples, in a mount namespace of its own.
 #[test]
 fn a_full_disk_is_a_clear_error_and_what_was_there_is_kept() {
     let (mount, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     assert!(smoke(copy.path()).output().unwrap().status.success());
     let manifest = std::fs::metadata(folder(copy.path()).join("run.json")).unwrap().len();
-    let room = manifest.next_multiple_of(4096) + 4096;
+    let protocol = std::fs::metadata(copy.path().join("protocols/accumulation-1.json")).unwrap().len();
+    let room = manifest.next_multiple_of(4096) + protocol.next_multiple_of(4096) + 4096;
     let script = format!(
         "mount -t tmpfs -o size={room} tmpfs {mount} && {ACCUMULATION} --profile smoke --device cpu --threads 1 --out {mount}; code=$?; \
          rm -r {copy}/*; cp -r {mount}/. {copy}; exit $code",
@@ -225,7 +226,7 @@ fn what_a_run_may_not_add_to_stays_as_it_is_and_its_own_figures_go_beside_it() {
     assert!(output.status.success(), "{}", said(&output));
     let own = folder(out.path());
     let (json, samples) = (own.join("run.json"), own.join("samples.csv"));
-    let beside = PathBuf::from(format!("{}-yours", own.parent().unwrap().display())).join("accumulation");
+    let beside = PathBuf::from(format!("{}-2", own.parent().unwrap().display())).join("accumulation");
     let good = std::fs::read_to_string(&json).unwrap();
     let before = std::fs::read_to_string(&samples).unwrap();
     let expected = rows(&Run::read(&own).unwrap());
@@ -239,7 +240,7 @@ fn what_a_run_may_not_add_to_stays_as_it_is_and_its_own_figures_go_beside_it() {
     let cases = [
         (changed("schema", "99"), &before, "results of schema 99"),
         (changed("cpu", "\"another\""), &before, "cpu: there \"another\""),
-        (changed("sources", "\"0\""), &before, "sources: there \"0\""),
+        (changed("revision", "9"), &before, "method: there accumulation-9, now accumulation-1"),
         (changed("libtorch", "\"2.10.0\""), &before, "libtorch: there \"2.10.0\""),
         (changed("seed", "7"), &before, "seed: there 7"),
         (good.clone(), &damaged, "samples.csv, line 2, is damaged"),

@@ -171,7 +171,7 @@ fn files_are_written_though_nobody_listens() {
     // Other commands, which write on the standard output: one that is closed is no fault of theirs, one that is full is.
     let diff = || {
         let mut diff = Command::new(VRAMLAB);
-        let results = common::root().join("results/dry-24gib");
+        let results = common::root().join("records/predicted/dry-24gib");
         diff.arg("diff").args([&results, &results]);
         diff
     };

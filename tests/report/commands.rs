@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn committed() -> PathBuf {
-    super::project::committed().join("results")
+    super::project::committed().join("records")
 }
 
 /// Exit status, and what was said.
@@ -17,7 +17,8 @@ fn vramlab(arguments: &[&Path], command: &str) -> (i32, String) {
 
 /// A machine with copies of some experiments of a committed one.
 fn copy(root: &Path, machine: &str, experiments: &[&str]) -> PathBuf {
-    let folder = root.join(machine);
+    super::project::copy_tree(&committed().join("protocols"), &root.join("protocols"), |_| false);
+    let folder = root.join(machine.rsplit_once('/').unwrap().1);
     for experiment in experiments {
         let to = folder.join(experiment);
         std::fs::create_dir_all(&to).unwrap();
@@ -30,7 +31,7 @@ fn copy(root: &Path, machine: &str, experiments: &[&str]) -> PathBuf {
 
 #[test]
 fn the_committed_results_can_be_contributed() {
-    for machine in std::fs::read_dir(committed()).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()) {
+    for machine in record::results::came(&committed().with_file_name("results")) {
         let (status, said) = vramlab(&[&machine], "check");
         assert_eq!((status, said.contains("whole and valid")), (0, true), "{said}");
     }
@@ -39,7 +40,7 @@ fn the_committed_results_can_be_contributed() {
 #[test]
 fn times_of_two_processors_are_no_one_machines() {
     let root = tempfile::tempdir().unwrap();
-    let machine = copy(root.path(), "intel-xeon-2c", &["inplace", "loss"]);
+    let machine = copy(root.path(), "measured/intel-xeon-2c", &["inplace", "loss"]);
     let change = |from: &str, to: &str| edit(&machine, "run.json", |run| run.replace(from, to));
     change("microcode 0x1", "microcode 0x2");
     assert_eq!(vramlab(&[&machine], "check").0, 0);
@@ -53,7 +54,7 @@ fn times_of_two_processors_are_no_one_machines() {
 fn results_are_contributed_from_a_folder_or_an_archive() {
     let root = tempfile::tempdir().unwrap();
     let day = root.path().join("gpu-day");
-    let machine = copy(&day.join("results"), "intel-xeon-2c", &["inplace"]);
+    let machine = copy(&day.join("results"), "measured/intel-xeon-2c", &["inplace"]);
     std::fs::rename(&machine, machine.with_file_name("another")).unwrap();
     let folder = machine.with_file_name("another").join("inplace/run.json");
     let run = std::fs::read_to_string(&folder).unwrap();
@@ -64,7 +65,8 @@ fn results_are_contributed_from_a_folder_or_an_archive() {
     assert!(packed.unwrap().success());
     let contribute = |given: &Path| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vramlab"));
-        let output = command.arg("contribute").arg(given).arg("--results").arg(committed()).output().unwrap();
+        let output =
+            command.arg("contribute").arg(given).arg("--results").arg(committed().with_file_name("results")).output().unwrap();
         (output.status.code().unwrap(), [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat())
     };
     for given in [&archive, &day.join("results/another")] {
@@ -105,7 +107,7 @@ fn edit_row(folder: &Path, with: &str, change: impl Fn(&str) -> String) {
 
 #[test]
 fn what_must_not_be_contributed_is_refused_with_the_reason() {
-    const MACHINE: &str = "intel-xeon-2c";
+    const MACHINE: &str = "measured/intel-xeon-2c";
     type Damage = Box<dyn Fn(&Path)>;
     let cases: Vec<(&str, Damage)> = vec![
         (
@@ -197,7 +199,7 @@ fn results_that_a_budget_cut_short_are_not_whole() {
     ];
     for (name, change) in cases {
         let root = tempfile::tempdir().unwrap();
-        let folder = copy(root.path(), "intel-xeon-2c", &["inplace"]);
+        let folder = copy(root.path(), "measured/intel-xeon-2c", &["inplace"]);
         let (status, said) = vramlab(&[&folder], "check");
         assert_eq!((status, said.contains("whole and valid")), (0, true), "{said}");
         edit(&folder, "samples.csv", |text| text.lines().filter_map(change).map(|row| row + "\n").collect());
@@ -210,7 +212,7 @@ fn results_that_a_budget_cut_short_are_not_whole() {
 #[test]
 fn a_pipe_in_the_place_of_samples_is_refused() {
     let root = tempfile::tempdir().unwrap();
-    let machine = copy(root.path(), "intel-xeon-2c", &["inplace"]);
+    let machine = copy(root.path(), "measured/intel-xeon-2c", &["inplace"]);
     let samples = machine.join("inplace/samples.csv");
     std::fs::remove_file(&samples).unwrap();
     assert!(Command::new("mkfifo").arg(&samples).status().unwrap().success());
@@ -220,14 +222,14 @@ fn a_pipe_in_the_place_of_samples_is_refused() {
 
 #[test]
 fn two_machines_are_set_side_by_side() {
-    let (cpu, dry) = (committed().join("intel-xeon-2c"), committed().join("dry-24gib"));
+    let (cpu, dry) = (committed().join("measured/intel-xeon-2c"), committed().join("predicted/dry-24gib"));
     let (status, said) = vramlab(&[&cpu, &cpu], "diff");
     assert!(status == 0 && said.contains("different:\n  none") && said.contains(" 0 apart"), "{said}");
     let (status, said) = vramlab(&[&cpu, &dry], "diff");
     assert!(status == 0 && said.starts_with("A: CPU (intel-xeon-2c)\nB: simulated 24 GiB GPU"), "{said}");
     // One copy in which half of the peaks of a technique are gone.
     let root = tempfile::tempdir().unwrap();
-    let folder = copy(root.path(), "intel-xeon-2c", &["inplace"]);
+    let folder = copy(root.path(), "measured/intel-xeon-2c", &["inplace"]);
     edit(&folder, "samples.csv", |text| {
         let halved = |row: &str| match row.split_once(",requested_peak,B,") {
             Some((cell, rest)) if cell.contains("form=clone") => {
@@ -241,7 +243,7 @@ fn two_machines_are_set_side_by_side() {
     let (status, said) = vramlab(&[&cpu, &folder], "diff");
     let apart: Vec<&str> = said.lines().filter(|line| line.contains("form=clone") && line.contains("peak memory: A ")).collect();
     assert!(status == 0 && !apart.is_empty() && said.lines().filter(|line| line.contains(": A ")).count() == apart.len(), "{said}");
-    let other = copy(root.path(), "dry-24gib", &["published"]);
+    let other = copy(root.path(), "predicted/dry-24gib", &["published"]);
     let (status, said) = vramlab(&[&folder, &other], "diff");
     assert!(status == 1 && said.contains("no experiment in common"), "{said}");
     let (status, said) = vramlab(&[&folder, &root.path().join("nowhere")], "diff");

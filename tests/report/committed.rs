@@ -24,7 +24,7 @@ fn readme_and_report_show_the_committed_results() {
     let root = tempfile::tempdir().unwrap();
     super::project::copy_tree(committed(), root.path(), |path| *path == folder());
     report(root.path());
-    let remedy = "is older than results/: run `just report` and stage what it wrote";
+    let remedy = "is older than records/: run `just report` and stage what it wrote";
     for file in ["README.md", "METHODOLOGY.md"] {
         let [made, committed] = [root.path(), committed()].map(|project| std::fs::read(project.join(file)).unwrap());
         assert!(made == committed, "{file} {remedy}");
@@ -191,9 +191,8 @@ fn tables_have_no_rows_without_a_figure() {
 /// A sentence of a document whose claim nobody has would say 'not known yet' for good.
 #[test]
 fn sentences_name_claims_that_experiments_make() {
-    let machines = record::results::folders(&committed().join("results")).unwrap();
-    let runs = machines.iter().flat_map(|machine| record::results::folders(machine).unwrap());
-    let made: Vec<String> = runs.map(|run| std::fs::read_to_string(run.join("run.json")).unwrap()).collect();
+    let protocols = std::fs::read_dir(committed().join("records/protocols")).unwrap();
+    let made: Vec<String> = protocols.map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap()).collect();
     let sentences = include_str!("../../src/report/src/sentences.csv");
     for line in sentences.lines().skip(1).chain(include_str!("../../src/report/src/others.csv").lines().skip(1)) {
         let (_, claims) = line.rsplit_once(';').unwrap();

@@ -11,11 +11,15 @@ const EXPERIMENT: &str = "no_grad";
 #[test]
 fn damaged_results_are_refused_and_nothing_panics() {
     let root = tempfile::tempdir().unwrap();
-    let committed = super::project::committed().join("results");
-    let files =
-        [format!("{MACHINE}/{EXPERIMENT}/samples.csv"), format!("{MACHINE}/{EXPERIMENT}/run.json"), "ladder.json".to_string()];
+    let committed = super::project::committed().join("records");
+    let files = [
+        format!("measured/{MACHINE}/{EXPERIMENT}/samples.csv"),
+        format!("measured/{MACHINE}/{EXPERIMENT}/run.json"),
+        "predicted/ladder.json".to_string(),
+        format!("protocols/{EXPERIMENT}-1.json"),
+    ];
     let whole: Vec<Vec<u8>> = files.iter().map(|file| std::fs::read(committed.join(file)).unwrap()).collect();
-    let results = root.path().join("results");
+    let results = root.path().join("records");
     let write = |file: &str, bytes: &[u8]| {
         let path = results.join(file);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -24,11 +28,11 @@ fn damaged_results_are_refused_and_nothing_panics() {
     files.iter().zip(&whole).for_each(|(file, bytes)| write(file, bytes));
     let (mut refused, count) = (0, how_many(24));
     for seed in 1..=count {
-        let which = (seed % 3) as usize;
+        let which = (seed % 4) as usize;
         write(&files[which], &damaged(&whole[which], seed));
         let read = |results: &Path| {
-            let checked = report::check(&results.join(MACHINE)).map(|problems| !problems.is_empty());
-            (checked.unwrap_or(true), report::write(results, &root.path().join("report")).is_err())
+            let checked = report::check(&results.join("measured").join(MACHINE)).map(|problems| !problems.is_empty());
+            (checked.unwrap_or(true), report::write(&results.with_file_name("results"), &root.path().join("report")).is_err())
         };
         let found = catch_unwind(|| read(&results)).unwrap_or_else(|_| panic!("seed {seed} of {}", files[which]));
         refused += u64::from(found.0 || found.1);
@@ -41,13 +45,12 @@ fn damaged_results_are_refused_and_nothing_panics() {
 #[test]
 fn a_pipe_is_no_ladder() {
     let root = tempfile::tempdir().unwrap();
-    let (from, results) = (super::project::committed().join("results"), root.path().join("results"));
-    let folder = results.join(MACHINE).join(EXPERIMENT);
-    std::fs::create_dir_all(&folder).unwrap();
-    for file in ["samples.csv", "run.json"] {
-        std::fs::copy(from.join(MACHINE).join(EXPERIMENT).join(file), folder.join(file)).unwrap();
-    }
-    assert!(std::process::Command::new("mkfifo").arg(results.join("ladder.json")).status().unwrap().success());
-    let said = format!("{:#}", report::write(&results, &root.path().join("report")).unwrap_err());
+    let (from, records) = (super::project::committed().join("records"), root.path().join("records"));
+    let experiment = format!("measured/{MACHINE}/{EXPERIMENT}");
+    super::project::copy_tree(&from.join(&experiment), &records.join(&experiment), |_| false);
+    super::project::copy_tree(&from.join("protocols"), &records.join("protocols"), |_| false);
+    std::fs::create_dir(records.join("predicted")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(records.join("predicted/ladder.json")).status().unwrap().success());
+    let said = format!("{:#}", report::write(&root.path().join("results"), &root.path().join("report")).unwrap_err());
     assert!(said.contains("ladder.json is no file"), "{said}");
 }

@@ -10,6 +10,7 @@ fn protocol(name: &str, grid: PlainGrid, metrics: &[Metric]) -> PlainProtocol {
     let factor = |name: &str, meaning: &str| Factor { name: name.into(), meaning: meaning.into(), levels: vec![] };
     PlainProtocol {
         name: name.into(),
+        revision: 1,
         title: name.into(),
         factors: vec![factor("with", "techniques"), factor(DTYPE, "type")],
         grids: vec![grid],

@@ -21,6 +21,7 @@ fn factor(name: &str, meaning: &str) -> Factor {
 pub fn accumulation() -> PlainProtocol {
     PlainProtocol {
         name: "accumulation".into(),
+        revision: 1,
         title: "Gradient accumulation".into(),
         question: "Do k micro-batches of B/k need less memory than one batch of B, and do they give the same update?".into(),
         hypothesis: "The peak falls by the share of the activations; gradients stay as large as they are.".into(),
@@ -150,6 +151,7 @@ pub fn accumulation() -> PlainProtocol {
 pub fn checkpointing() -> PlainProtocol {
     PlainProtocol {
     name: "checkpointing".into(),
+    revision: 1,
     title: "Activation checkpointing".into(),
     question: "How much activation memory does recomputation save, and what does it cost in time?".into(),
     hypothesis: "With a checkpoint every sqrt(n) blocks the saved activations grow like the root of the depth, for about a third more time.".into(),
@@ -273,6 +275,7 @@ const INPLACE_PAGE: &str = "works where nothing is recorded\n\nIt saves {cpu req
 pub fn inplace() -> PlainProtocol {
     PlainProtocol {
         name: "inplace".into(),
+        revision: 1,
         title: "In-place operations".into(),
         question: "Do in-place operations use more memory, and does autograd catch the dangerous ones?".into(),
         hypothesis: "`relu_` saves one activation for each call; a clone adds one; autograd catches what it can see.".into(),
@@ -377,7 +380,9 @@ pub fn write_all(results: &Path) {
             write(results, machine, protocol);
         }
     }
-    std::fs::write(results.join("ladder.json"), techniques().to_string()).unwrap();
+    let predicted = record::results::records(results).join("predicted");
+    std::fs::create_dir_all(&predicted).unwrap();
+    std::fs::write(predicted.join("ladder.json"), techniques().to_string()).unwrap();
 }
 
 /// Techniques that were tried on two models: what each needs of the model's 10 GB, and the change of the time of a step.
@@ -447,6 +452,7 @@ fn manifest(machine: Machine, protocol: PlainProtocol, cells: &[PlainCell]) -> M
     };
     Manifest {
         schema: SCHEMA,
+        method: protocol.method(),
         profile: profile(machine),
         identity: Identity {
             machine: machine.name.to_string(),
@@ -456,7 +462,6 @@ fn manifest(machine: Machine, protocol: PlainProtocol, cells: &[PlainCell]) -> M
             flags: map(&[("threads", "2"), ("tf32", "off")]),
             memory_limit: (machine.platform == Platform::Dry).then_some(24 << 30),
             seed: 1,
-            sources: "5f0c".to_string(),
         },
         planned: cells.iter().map(PlainCell::to_string).collect(),
         rounds: Rounds::unsaid(),

@@ -16,8 +16,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use record::results::Run;
-
 /// Results of all fixtures and their report, in a folder that is left for who wants to look at it.
 fn fixture_report(name: &str) -> (PathBuf, PathBuf) {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -124,26 +122,22 @@ fn an_old_protocol_without_published_figures_is_read() {
     let root = tempfile::tempdir().unwrap();
     let (results, out) = (root.path().join("results"), root.path().join("report"));
     fixture::write(&results, fixture::CPU, fixture::inplace());
-    let path = results.join("amd-epyc-2c/inplace/run.json");
-    let mut run: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
-    assert!(run["protocol"].as_object_mut().unwrap().remove("published").is_some());
-    std::fs::write(&path, run.to_string()).unwrap();
+    let path = results.join("protocols/inplace-1.json");
+    let mut protocol: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    assert!(protocol.as_object_mut().unwrap().remove("published").is_some());
+    std::fs::write(&path, protocol.to_string()).unwrap();
     report::write(&results, &out).unwrap();
     assert!(!page_of(&out, "published").contains('|'), "nothing about nothing");
 }
 
-/// A page's words are those of the file beside the experiment, whatever a run wrote down when it was taken.
+/// A page's words are those of the file beside the experiment.
 #[test]
 fn editing_a_page_changes_it_at_once() {
     let (results, out) = fixture_report("edited");
-    let recorded = results.join("amd-epyc-2c/inplace/run.json");
-    let mut run: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&recorded).unwrap()).unwrap();
-    run["protocol"]["subject"]["page"] = "works as it was\n\nOld prose.\n".into();
-    std::fs::write(&recorded, run.to_string()).unwrap();
     std::fs::write(fixture::page(&results), "does not\n\nNew prose.\n\n![nowhere]\n").unwrap();
     report::write(&results, &out).unwrap();
     let page = page_of(&out, "inplace");
-    assert!(page.contains("New prose.") && !page.contains("Old prose"), "{page}");
+    assert!(page.contains("New prose."), "{page}");
     assert!(page.contains("the page speaks of the picture 'nowhere', which is not there"), "{page}");
     std::fs::remove_file(fixture::page(&results)).unwrap();
     report::write(&results, &out).unwrap();
@@ -338,12 +332,6 @@ fn times_stand_beside_the_fastest_rate() {
     for protocol in [factorial::design(), factorial::rates()] {
         fixture::write_with(&results, fixture::CPU, protocol, factorial::records);
     }
-    // A kind of picture that an earlier version drew.
-    let json = results.join("amd-epyc-2c/rates/run.json");
-    let old = r#""plots": [{"name": "old", "caption": "", "of": "", "metric": "time", "kind": {"effects": {"factors": []}}}]"#;
-    let told = std::fs::read_to_string(&json).unwrap().replacen("\"plots\": []", old, 1);
-    assert!(told.contains("effects"));
-    std::fs::write(&json, told).unwrap();
     report::write(&results, &out).unwrap();
     // 1e9 operations in a median of 10.4 s, at 1e9 a second.
     assert!(text(&out).contains("Steps reach 9.62 to 51.3 % of peak FLOP/s (measured"), "{}", text(&out));
@@ -389,7 +377,7 @@ fn outdated_plots_go_and_other_files_stay() {
     std::fs::write(out.join("notes.md"), "mine").unwrap();
     std::fs::write(out.join("gone.md"), "<!-- Made by `vramlab report`; edit nothing here. -->\nof an earlier report").unwrap();
     std::fs::remove_dir_all(results.join("dry-24gib")).unwrap();
-    std::fs::remove_file(results.join("ladder.json")).unwrap();
+    std::fs::remove_dir_all(record::results::records(&results)).unwrap();
     report::write(&results, &out).unwrap();
     let left = files(&out);
     assert!(left.keys().all(|path| !path.to_string_lossy().contains("dry")), "{:?}", left.keys());
@@ -429,10 +417,19 @@ fn the_command_says_what_is_wrong_and_fails() {
     assert!(out.join("README.md").exists());
 }
 
-/// What the report shows is what `run.json` says, whatever the experiment's file says today.
+/// A run keeps the name of its method; claims and words are those that the method's one file has today, for all machines.
 #[test]
-fn an_old_protocol_is_read_from_its_results() {
-    let (results, _) = fixture_report("old");
-    let run = Run::read(&results.join("nvidia-h200/accumulation")).unwrap();
-    assert_eq!(run.manifest.protocol, fixture::accumulation());
+fn all_results_of_a_method_are_judged_by_its_one_protocol() {
+    let (results, out) = fixture_report("method");
+    let path = results.join("protocols/inplace-1.json");
+    let protocol = std::fs::read_to_string(&path).unwrap();
+    assert!(protocol.contains("1.02"), "{protocol}");
+    std::fs::write(&path, protocol.replace("1.02", "9.0")).unwrap();
+    let before = rows(&page_of(&out, "inplace"), "id=\"inplace-memory").concat().join(" ");
+    report::write(&results, &out).unwrap();
+    let after = rows(&page_of(&out, "inplace"), "id=\"inplace-memory").concat().join(" ");
+    assert!(before.contains("✘ refuted") && !after.contains("✘ refuted"), "{before} -> {after}");
+    std::fs::rename(&path, results.join("protocols/inplace-2.json")).unwrap();
+    let error = format!("{:#}", report::write(&results, &out).unwrap_err());
+    assert!(error.contains("was measured by inplace-1, and no folder around it has protocols/inplace-1.json"), "{error}");
 }

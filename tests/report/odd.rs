@@ -10,6 +10,7 @@ const ERROR: Metric = Metric::compared("some_error", "relative error");
 pub fn odd() -> PlainProtocol {
     PlainProtocol {
     name: "odd-shapes-of-every-kind".into(),
+    revision: 1,
     title: "Odd shapes".into(),
     question: "Is every picture whole?".into(),
     hypothesis: "It is.".into(),

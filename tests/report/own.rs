@@ -23,6 +23,10 @@ fn cut(machine: &Path, own: &Path) {
     }
 }
 
+fn name_of(machine: &str) -> &str {
+    machine.rsplit_once('/').unwrap().1
+}
+
 /// The cells of a table's row.
 fn cells(row: &str) -> Vec<String> {
     row.trim_matches('|').split(" | ").map(|cell| cell.trim().to_string()).collect()
@@ -39,9 +43,10 @@ fn own_results_take_nothing_away_and_stand_in_a_column_of_their_own() {
     let root = tempfile::tempdir().unwrap();
     let project = root.path();
     copy_tree(committed(), project, |_| false);
-    for machine in ["intel-xeon-2c", "dry-24gib"] {
-        cut(&project.join("results").join(machine), &project.join("results").join(format!("{machine}-yours")));
+    for machine in ["measured/intel-xeon-2c", "predicted/dry-24gib"] {
+        cut(&project.join("records").join(machine), &project.join("results").join(name_of(machine)));
     }
+    copy_tree(&project.join("records/protocols"), &project.join("results/protocols"), |_| false);
     report(project);
     let mut checked = 0;
     let pages = fs::read_dir(committed().join("report")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -82,8 +87,8 @@ fn own_results_take_nothing_away_and_stand_in_a_column_of_their_own() {
     assert!(table.contains("yours: CPU (intel-xeon-2c-yours)"), "{table}");
 
     // What was cut contradicts nothing: each verdict is the same or not there yet.
-    for machine in ["intel-xeon-2c", "dry-24gib"] {
-        let (came, own) = (project.join("results").join(machine), project.join("results").join(format!("{machine}-yours")));
+    for machine in ["measured/intel-xeon-2c", "predicted/dry-24gib"] {
+        let (came, own) = (project.join("records").join(machine), project.join("results").join(name_of(machine)));
         let vramlab = |arguments: &[&Path], command: &str| {
             let output = Command::new(env!("CARGO_BIN_EXE_vramlab")).arg(command).args(arguments).output().unwrap();
             (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())

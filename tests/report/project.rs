@@ -1,6 +1,5 @@
-//! The project as it is committed, whatever its user has measured since: `just run-all` writes to `results/` and `report/`.
+//! The project as it is committed, whatever its user has measured since: `just run-all` writes to `report/`, too.
 
-use record::results::reference;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
@@ -8,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-const PARTS: [&str; 10] = [
+const PARTS: [&str; 12] = [
     "README.md",
     "METHODOLOGY.md",
-    "results",
+    "records/measured",
+    "records/predicted",
+    "records/protocols",
     "report",
     "records/versions",
     "tests/ecosystem",
@@ -54,18 +55,8 @@ pub fn copy(project: &Path, to: &Path) -> Source {
         assert!(git.wait().unwrap().success());
         return Source::Git;
     }
-    let came = reference(&project.join("results"));
-    let mut measured = false;
-    for part in PARTS {
-        let is_own = |path: &Path| {
-            path.parent() == Some(&project.join("results")) && path.is_dir() && {
-                let is_own = !came.contains(&path.file_name().unwrap().to_string_lossy().into_owned());
-                measured |= is_own;
-                is_own
-            }
-        };
-        copy_tree(&project.join(part), &to.join(part), is_own);
-    }
+    PARTS.iter().for_each(|part| copy_tree(&project.join(part), &to.join(part), |_| false));
+    let measured = project.join("results").exists();
     if !measured {
         return Source::Folder;
     }
@@ -118,7 +109,7 @@ fn what_a_user_measured_is_no_part_of_what_is_committed() {
     let project = root.path().join("project");
     copy_tree(committed(), &project, |_| false);
     let names = |folder: &Path| -> BTreeSet<String> {
-        let entries = fs::read_dir(folder.join("results")).unwrap().map(Result::unwrap);
+        let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
     };
     let came = names(&project);
@@ -130,7 +121,8 @@ fn what_a_user_measured_is_no_part_of_what_is_committed() {
     git(&["init", "--quiet"]);
     git(&["add", "."]);
     // What a run of all leaves behind.
-    copy_tree(&project.join("results/intel-xeon-2c/inplace"), &project.join("results/intel-xeon-2c-yours/inplace"), |_| false);
+    copy_tree(&project.join("records/measured/intel-xeon-2c/inplace"), &project.join("results/intel-xeon-2c/inplace"), |_| false);
+    copy_tree(&project.join("records/protocols"), &project.join("results/protocols"), |_| false);
     report(&project);
     assert!(super::text(&project.join("report")).contains("intel-xeon-2c-yours"));
     assert_eq!(copy(&project, &root.path().join("clone")), Source::Git);

@@ -2,7 +2,7 @@
 
 use super::fixture;
 use pulldown_cmark::{Event, Options, Parser, Tag};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 /// Ways to run a script, to load something from elsewhere, and to lead away.
@@ -21,6 +21,10 @@ fn results(root: &Path) -> PathBuf {
 
 fn manifest(results: &Path) -> PathBuf {
     results.join("amd-epyc-2c/inplace/run.json")
+}
+
+fn protocol(results: &Path) -> PathBuf {
+    results.join("protocols/inplace-1.json")
 }
 
 fn samples(results: &Path) -> PathBuf {
@@ -82,12 +86,17 @@ fn poison(value: &mut Value, hostile: &str, kept: &[&str]) -> usize {
     }
 }
 
-/// Every text of `run.json`, one at a time, so that nothing hides behind another's refusal; then all at once.
+/// Every text of `run.json` and of its protocol, one at a time, so that nothing hides behind another's refusal; then all at once.
 #[test]
 fn hostile_text_in_any_field_of_a_manifest_stays_text() {
     let root = tempfile::tempdir().unwrap();
     let (results, out) = (results(root.path()), root.path().join("report"));
-    let original: Value = serde_json::from_str(&std::fs::read_to_string(manifest(&results)).unwrap()).unwrap();
+    let read = |path: &Path| -> Value { serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap() };
+    let original = json!({"run": read(&manifest(&results)), "protocol": read(&protocol(&results))});
+    let write = |document: &Value| {
+        std::fs::write(manifest(&results), document["run"].to_string()).unwrap();
+        std::fs::write(protocol(&results), document["protocol"].to_string()).unwrap();
+    };
     let mut places = Vec::new();
     texts(&original, String::new(), &mut places);
     assert!(places.len() > 100, "{}", places.len());
@@ -103,7 +112,7 @@ fn hostile_text_in_any_field_of_a_manifest_stays_text() {
         let mut document = original.clone();
         let text = document.pointer_mut(place).unwrap();
         *text = Value::String(format!("{}{}", text.as_str().unwrap(), HOSTILE[n % HOSTILE.len()]));
-        std::fs::write(manifest(&results), document.to_string()).unwrap();
+        write(&document);
         // What is refused writes nothing.
         if report::write(&results, &out).is_ok() {
             assert_safe(&out, place);
@@ -115,7 +124,7 @@ fn hostile_text_in_any_field_of_a_manifest_stays_text() {
     for hostile in HOSTILE {
         let mut document = original.clone();
         for field in ["identity", "commands"] {
-            assert!(poison(&mut document[field], hostile, &words) > 0);
+            assert!(poison(&mut document["run"][field], hostile, &words) > 0);
         }
         for field in ["title", "question", "hypothesis", "threats"] {
             assert!(poison(&mut document["protocol"][field], hostile, &words) > 0);
@@ -125,7 +134,7 @@ fn hostile_text_in_any_field_of_a_manifest_stays_text() {
                 poison(&mut claim[field], hostile, &words);
             }
         }
-        std::fs::write(manifest(&results), document.to_string()).unwrap();
+        write(&document);
         report::write(&results, &out).unwrap();
         assert_safe(&out, hostile);
     }
@@ -189,7 +198,8 @@ fn hostile_text_in_any_field_of_the_samples_stays_text() {
 fn hostile_levels_of_cells_stay_text() {
     let root = tempfile::tempdir().unwrap();
     let (results, out) = (results(root.path()), root.path().join("report"));
-    let [plan, rows] = [manifest(&results), samples(&results)].map(|path| std::fs::read_to_string(path).unwrap());
+    let [plan, written, rows] =
+        [manifest(&results), protocol(&results), samples(&results)].map(|path| std::fs::read_to_string(path).unwrap());
     // A cell's text has no spaces within a level.
     for hostile in [
         "<img/src=x/onerror=alert(1)>",
@@ -201,6 +211,7 @@ fn hostile_levels_of_cells_stay_text() {
         let level = format!("chain{hostile}");
         let quoted = serde_json::to_string(&level).unwrap();
         std::fs::write(manifest(&results), plan.replace("chain", quoted.trim_matches('"'))).unwrap();
+        std::fs::write(protocol(&results), written.replace("chain", quoted.trim_matches('"'))).unwrap();
         let mut reader = csv::Reader::from_reader(rows.as_bytes());
         let mut writer = csv::Writer::from_path(samples(&results)).unwrap();
         writer.write_record(reader.headers().unwrap()).unwrap();

@@ -61,7 +61,7 @@ enum Subcommands {
 
     /// Say which lines made a peak grow, between two rehearsals; or which verdicts and effects differ between two machines
     Diff {
-        /// A rehearsal, as --json or --keep wrote it; or a machine's folder, results/MACHINE
+        /// A rehearsal, as --json or --keep wrote it; or a machine's folder, records/measured/MACHINE
         #[arg(value_name = "A")]
         a: PathBuf,
         /// A later rehearsal; or the folder of another machine, or of the same at another time
@@ -84,14 +84,14 @@ enum Subcommands {
         /// Folder of one machine or of several, or an archive, such as gpu-day.tar.xz
         #[arg(value_name = "DIR|ARCHIVE")]
         given: PathBuf,
-        /// Folder of the results that came with the project
+        /// Folder of all results; those that came with the project are in records/ beside it
         #[arg(long, value_name = "DIR", default_value = "results")]
         results: PathBuf,
     },
 
     /// Write the report from the results of all machines
     Report {
-        /// Folder that holds MACHINE/EXPERIMENT/samples.csv and run.json
+        /// Folder that holds MACHINE/EXPERIMENT/samples.csv and run.json; what came with the project is read from records/ beside it
         #[arg(long, value_name = "DIR", default_value = "results")]
         results: PathBuf,
         /// Folder for README.md and the other pages, plots/ and data/

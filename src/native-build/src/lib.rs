@@ -1,4 +1,4 @@
-//! What the build scripts share: compiling our C++, and hashing sources.
+//! What the build scripts share: compiling our C++.
 //!
 //! Every file is compiled once for all crates, profiles and targets, on all cores, and again only when it, a header of ours, the compiler or
 //! libtorch changed. Objects lie in `native/` of the target folder under a hash of what they were made from.
@@ -110,7 +110,7 @@ pub fn depends_on(paths: &[&str]) {
 }
 
 /// The files in a folder, or a file by itself.
-pub fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
+fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
     if dir.is_file() {
         files.push(dir.to_path_buf());
     }
@@ -136,38 +136,11 @@ pub fn included(folder: &str, root: &str, extensions: &[&str]) -> String {
     found.iter().map(line).collect()
 }
 
-pub const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// FNV-1a over a file's name and contents: stable across compilers, and no attacker is about.
-pub fn fnv(hash: u64, path: &Path) -> u64 {
+fn fnv(hash: u64, path: &Path) -> u64 {
     fnv_bytes(fnv_bytes(hash, path.to_string_lossy().as_bytes()), &fs::read(path).unwrap_or_default())
-}
-
-/// As [`fnv`], over what of a file takes figures: no prose, no comments, no empty lines, and of Rust not what tests it.
-pub fn fnv_code(hash: u64, path: &Path) -> u64 {
-    let extension = path.extension().unwrap_or_default().to_string_lossy();
-    if extension == "md" {
-        return hash;
-    }
-    let text = fs::read(path).unwrap_or_default();
-    fnv_bytes(fnv_bytes(hash, path.to_string_lossy().as_bytes()), code(&String::from_utf8_lossy(&text), &extension).as_bytes())
-}
-
-/// The lines of a source without comments. One behind code is taken off where no quotes are about that could hold its mark.
-fn code(text: &str, extension: &str) -> String {
-    let mark = match extension {
-        "rs" | "cpp" | "h" => "//",
-        "py" | "toml" => "#",
-        _ => return text.to_string(),
-    };
-    let text = if extension == "rs" { text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default() } else { text };
-    let uncommented = |line: &str| match line.split_once(&format!(" {mark} ")) {
-        Some((code, _)) if !line.contains(['"', '\'']) => code.trim_end().to_string(),
-        _ => line.to_string(),
-    };
-    // Directives of C and C++ begin with a mark of their own, and are code.
-    let lines = text.lines().filter(|line| !line.trim().is_empty() && !line.trim_start().starts_with(mark));
-    lines.map(|line| uncommented(line) + "\n").collect()
 }
 
 fn fnv_bytes(hash: u64, bytes: &[u8]) -> u64 {
@@ -397,20 +370,4 @@ pub fn link_libtorch() {
     println!("cargo:rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{lib}");
     // And not at each change of a source.
     println!("cargo:rerun-if-env-changed=LIBTORCH");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_takes_figures_is_code_and_no_prose() {
-        let rust = "//! Why.\nlet a = 1; // one\n\n    /// Said.\nlet b = \" // kept\";\n";
-        assert_eq!(code(rust, "rs"), "let a = 1;\nlet b = \" // kept\";\n");
-        assert_eq!(code("let a = 1;\n#[cfg(test)]\nmod tests {}\n", "rs"), "let a = 1;\n");
-        assert_eq!(code("#include <a>\nint a; // one\n", "cpp"), "#include <a>\nint a;\n");
-        assert_eq!(code("# Why.\na = 1  # one\n", "py"), "a = 1\n");
-        assert_eq!(fnv_code(FNV_OFFSET, Path::new("README.md")), FNV_OFFSET, "prose");
-        assert_ne!(fnv_code(FNV_OFFSET, Path::new("src/lib.rs")), FNV_OFFSET);
-    }
 }

@@ -5,7 +5,7 @@ use super::diff::diff;
 use super::recorded::{Recorded, read_machine};
 use anyhow::{Context, Result, ensure};
 use record::protocol::Platform;
-use record::results::{folders, holds_results, reference};
+use record::results::{came, folders, holds_results};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,7 +42,7 @@ pub fn contribute(given: &Path, results: &Path) -> Result<Contribution> {
     }
     writeln!(
         text,
-        "Made with `vramlab contribute {}`; the folders go into `results/`, and `just report` writes the pages.",
+        "Made with `vramlab contribute {}`; the folders go into `records/measured/`, the protocols into `records/protocols/`, and `just report` writes the pages.",
         given.display()
     )?;
     Ok(Contribution { problems, text })
@@ -70,8 +70,7 @@ fn describe(text: &mut String, machine: &Path, runs: &[Recorded], results: &Path
     let names: Vec<&str> = runs.iter().map(|run| run.protocol.name.as_str()).collect();
     writeln!(text, "- experiments: {}\n", names.join(", "))?;
     // Measured beside measured, or else beside what was predicted.
-    let others =
-        reference(results).into_iter().map(|name| results.join(name)).filter(|other| other.file_name() != machine.file_name());
+    let others = came(results).into_iter().filter(|other| other.file_name() != machine.file_name());
     let others: Vec<(Platform, PathBuf)> =
         others.filter_map(|other| Some((read_machine(&other).ok()?[0].platform(), other))).collect();
     let of = |wanted: Platform| others.iter().find(|(platform, _)| *platform == wanted);

@@ -4,12 +4,12 @@ use super::markup::Markdown;
 use anyhow::{Context, Result, ensure};
 use base::remedies::{REMEDIES, TRAIN_OTHERWISE};
 use base::units::{Bytes, Seconds, percent, range};
-use record::results::read_file;
+use record::results::{read_file, records};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Beside the machines' folders; `just ladder` writes it.
-const FILE: &str = "ladder.json";
+/// Among the records; `just ladder` writes it.
+const FILE: &str = "predicted/ladder.json";
 const SCHEMA: u32 = 1;
 
 /// Less is no reason to try it.
@@ -192,9 +192,9 @@ impl Ladder {
     }
 }
 
-/// The ladder of a results folder; none where nothing was rehearsed.
+/// The ladder that came with the project; none where nothing was rehearsed.
 pub fn read(results: &Path) -> Result<Option<Ladder>> {
-    let path = results.join(FILE);
+    let path = records(results).join(FILE);
     if !path.exists() {
         return Ok(None);
     }

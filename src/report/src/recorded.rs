@@ -1,11 +1,11 @@
 //! One experiment on one machine, as read from its results folder, with what the report asks of it.
 
 use super::prose;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use base::stats::Interval;
 use record::judge::{Judgement, Reproduction, RunContext, judge, reproduce};
 use record::protocol::{COMPUTED, LEAST_FLOPS, Metric, Pass, PlainCell, PlainGrid, PlainProtocol, Platform, SubjectKind, TIME};
-use record::results::{Manifest, PassRecord, Run, Samples, Status, folders, holds_results, reference};
+use record::results::{Manifest, PassRecord, Run, Samples, Status, came, folders, holds_results};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -153,7 +153,8 @@ impl Recorded {
     }
 }
 
-/// Reads `results/MACHINE/EXPERIMENT/` for every machine and experiment; machines that measured come before those that predict.
+/// Reads `results/MACHINE/EXPERIMENT/` for every machine and experiment, and what came with the project in `records` beside it; machines that
+/// measured come before those that predict.
 ///
 /// # Errors
 /// There are no results; a folder cannot be read; a file is damaged (file and line are named).
@@ -164,22 +165,23 @@ pub fn read_all(results: &Path) -> Result<Vec<Recorded>> {
             results.display()
         )
     };
-    if !results.exists() {
-        bail!(nothing());
-    }
+    let came = came(results);
+    let own = if results.exists() { folders(results)? } else { Vec::new() };
     let mut recorded: Vec<Recorded> = Vec::new();
-    for machine in folders(results)? {
-        let mut of_machine = experiments_of(&machine)?;
+    for machine in came.iter().chain(&own) {
+        let mut of_machine = experiments_of(machine)?;
         let fastest = of_machine.iter().filter_map(Recorded::highest_rate).reduce(f64::max);
-        of_machine.iter_mut().for_each(|run| run.fastest = fastest);
+        let is_known = came.iter().any(|other| name_of(other) == name_of(machine));
+        for run in &mut of_machine {
+            run.fastest = fastest;
+            run.is_own = !came.is_empty() && !came.contains(machine);
+            if run.is_own && is_known {
+                run.machine = format!("{}-yours", run.machine);
+            }
+        }
         recorded.append(&mut of_machine);
     }
     ensure!(!recorded.is_empty(), nothing());
-    let came = reference(results);
-    let is_any_reference = recorded.iter().any(|run| came.contains(&run.machine));
-    for run in &mut recorded {
-        run.is_own = is_any_reference && !came.contains(&run.machine);
-    }
     recorded.sort_by_cached_key(|run| (run.protocol.name.clone(), run.is_own, run.platform(), run.machine.clone()));
     Ok(recorded)
 }

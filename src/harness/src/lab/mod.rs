@@ -2,7 +2,7 @@
 //!
 //! Levels are types (`levels!`, `number!`, `name!`), a cell is a struct of them (`cell!`), and each [`Grid`] of cells owns the function that
 //! sets its cells up, the relation that each must show to its baseline, and the claims that it answers. When a run is planned, all of it
-//! becomes the plain data of [`record::protocol`], which `run.json` holds, so that whoever reads results needs no experiment.
+//! becomes the plain data of [`record::protocol`], which is kept beside results, so that whoever reads them needs no experiment.
 
 mod claims;
 mod grid;

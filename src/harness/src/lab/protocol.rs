@@ -1,4 +1,4 @@
-//! A protocol: one experiment, from its question to its threats, and how it becomes the plain data that a `run.json` holds.
+//! A protocol: one experiment, from its question to its threats, and how it becomes the plain data that results keep.
 
 use super::claims::{ClaimDef, Stated};
 use super::grid::{AnyGrid, Grid, Said};
@@ -23,7 +23,15 @@ pub struct Protocol {
 impl Protocol {
     /// `name` is that of the experiment's file or folder, and of its results.
     pub fn new(name: &str, title: &str) -> Protocol {
-        Protocol { plain: PlainProtocol { name: name.into(), title: title.into(), ..PlainProtocol::default() }, grids: Vec::new() }
+        let plain = PlainProtocol { name: name.into(), revision: 1, title: title.into(), ..PlainProtocol::default() };
+        Protocol { plain, grids: Vec::new() }
+    }
+
+    /// Declares that what a cell measures, or how, has changed so often, counted from 1: results of another revision are figures of something
+    /// else. A new cell, claim or word needs none.
+    pub fn revision(mut self, revision: u32) -> Protocol {
+        self.plain.revision = revision;
+        self
     }
 
     pub fn question(mut self, question: &str) -> Protocol {

@@ -1,4 +1,4 @@
-//! Writes a set of cells down as a selection that a `run.json` holds.
+//! Writes a set of cells down as a selection that a protocol holds.
 
 use base::order::distinct;
 use record::protocol::{PlainCell, selects};

@@ -2,14 +2,14 @@
 
 use super::start::{interruptible, stopped};
 use super::summary::{JudgedClaim, RunAllContext, RunSummary, Share};
-use super::{EXPERIMENTS, INTERRUPTED, Options};
+use super::{INTERRUPTED, Options, experiments};
 use crate::machine::DeviceChoice;
 use anyhow::{Context, Result, bail, ensure};
 use base::order::grouped;
 use base::units::Seconds;
 use record::judge::Verdict;
 use record::protocol::{Pass, Platform, Profile};
-use record::results::{PassRecord, Run, YOURS, reference};
+use record::results::{PassRecord, Run, came};
 use record::rounds::usual;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -60,13 +60,12 @@ pub struct RunAllSummary {
 /// A program is missing or cannot be started; the results cannot be written; another run of all writes them. An experiment that fails does
 /// not stop the others.
 pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<Option<RunAllSummary>> {
-    let names = || EXPERIMENTS.iter().map(|(name, _)| *name);
-    if let Some(unknown) = only.iter().find(|wanted| !names().any(|name| name == **wanted)) {
-        bail!("there is no experiment '{unknown}'; there are: {}", names().collect::<Vec<_>>().join(", "));
+    if let Some(unknown) = only.iter().find(|wanted| !experiments().any(|name| name == **wanted)) {
+        bail!("there is no experiment '{unknown}'; there are: {}", experiments().collect::<Vec<_>>().join(", "));
     }
     interruptible()?;
     let devices = devices(options);
-    let chosen: Vec<&str> = names().filter(|name| only.is_empty() || only.iter().any(|wanted| wanted == name)).collect();
+    let chosen: Vec<&str> = experiments().filter(|name| only.is_empty() || only.iter().any(|wanted| wanted == name)).collect();
     let all_turns = devices.iter().flat_map(|device| chosen.iter().map(move |name| (*device, *name)));
     if options.list {
         for (device, name) in all_turns {
@@ -141,16 +140,16 @@ pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<O
 /// What each experiment took of a platform's time where the project's own results were taken, in seconds: shares of the time for all are such
 /// that all end at about the same state.
 fn weights(results: &Path) -> BTreeMap<(Platform, &'static str), f64> {
-    let taken = |machine: &String, name: &'static str| {
-        let run = Run::read(&results.join(machine).join(name)).ok()?;
+    let taken = |machine: &Path, name: &'static str| {
+        let run = Run::read(&machine.join(name)).ok()?;
         // They may have more rounds than a run of all takes.
         let usual = usual(run.manifest.profile).least();
         let counts = |pass: &&PassRecord| pass.pass != Pass::Time || pass.round <= usual;
         let seconds = run.passes.iter().filter(counts).filter_map(|pass| pass.seconds).sum();
         Some(((run.manifest.identity.platform, name), seconds))
     };
-    let machines = reference(results);
-    machines.iter().flat_map(|machine| EXPERIMENTS.iter().filter_map(move |(name, _)| taken(machine, name))).collect()
+    let machines = came(results);
+    machines.iter().flat_map(|machine| experiments().filter_map(move |name| taken(machine, name))).collect()
 }
 
 impl ExperimentTurn {
@@ -291,10 +290,10 @@ impl fmt::Display for RunAllSummary {
         let list = |folders: &BTreeSet<String>| folders.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         writeln!(f, "  results: {}", list(&folders))?;
         if !left.is_empty() {
-            writeln!(f, "  as they were, because they are the reference or were taken in another way: {}", list(&left))?;
+            writeln!(f, "  as they were, because they were taken in another way: {}", list(&left))?;
         }
         for there in &left {
-            if let Some(yours) = folders.iter().find(|folder| folder.starts_with(&format!("{there}-{YOURS}"))) {
+            if let Some(yours) = folders.iter().find(|folder| folder.starts_with(&format!("{there}-"))) {
                 writeln!(f, "  side by side: vramlab diff {there} {yours}")?;
             }
         }

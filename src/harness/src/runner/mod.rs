@@ -27,11 +27,15 @@ use crate::measure::SetUp;
 use anyhow::{Context, Result};
 use clap::{CommandFactory, FromArgMatches};
 use record::protocol::{Pass, PlainProtocol, intern};
+use record::results::protocols;
 use std::process::ExitCode;
 use torch::allow_tf32;
 
-/// Name of each experiment, with the hash of the sources that take its figures.
-pub const EXPERIMENTS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/experiments.rs"));
+/// The experiments by name, in the order of `experiments/Cargo.toml`, which lists their programs.
+pub fn experiments() -> impl Iterator<Item = &'static str> {
+    let lines = include_str!("../../../../experiments/Cargo.toml").lines();
+    lines.filter_map(|line| Some(line.trim_start().strip_prefix("{ name = \"")?.split_once('"')?.0))
+}
 
 /// Exit status after Ctrl-C, as shells count it: 128 + SIGINT.
 pub const INTERRUPTED: u8 = 130;
@@ -64,6 +68,15 @@ fn begin(protocol: &PlainProtocol, prepare: SetUp) -> ExitCode {
     if let Err(error) = allow_tf32(false) {
         eprintln!("{}: turning TF32 off: {error}", protocol.name);
         return ExitCode::from(2);
+    }
+    if let Some(folder) = &options.protocol {
+        return match protocols::write(folder, protocol) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{}: {error:#}", protocol.name);
+                ExitCode::from(2)
+            }
+        };
     }
     if let Some(spec) = &options.child {
         child::run(prepare, spec)

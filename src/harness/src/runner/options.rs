@@ -70,6 +70,10 @@ pub struct Options {
     #[arg(long, value_name = "I/N")]
     pub shard: Option<CellShard>,
 
+    /// Write the protocol, EXPERIMENT-REVISION.json, into this folder and measure nothing
+    #[arg(long, value_name = "DIR")]
+    pub protocol: Option<PathBuf>,
+
     /// The command that this run is part of, as it describes that itself
     #[arg(long, hide = true, value_parser = within)]
     pub within: Option<RunAllContext>,

@@ -1,17 +1,17 @@
 //! One run of an experiment: every planned cell is checked, counted and timed, and each pass is recorded before the next begins.
 
+use super::INTERRUPTED;
 use super::launch::Launcher;
 use super::options::{CellShard, Options};
 use super::plan::{Plan, Planned, round_order};
 use super::preconditions::{beyond_physics, counted_difference, has_reference, impossible};
 use super::progress::Progress;
-use super::python::{Python, for_reference};
+use super::python::{Python, for_reference, project_with};
 use super::reference_process::Exchanges;
 use super::spec::Spec;
 use super::start::{interruptible, refuse_other_allocators, stopped};
 use super::summary::{JudgedClaim, RunSummary};
 use super::template::{Templates, suits};
-use super::{EXPERIMENTS, INTERRUPTED};
 use crate::machine::{DeviceChoice, Machine, cores, exact_cpu, flags, kernel};
 use anyhow::{Context, Result};
 use base::order::grouped;
@@ -125,7 +125,8 @@ impl Setting<'_> {
         sample.truncate(all.div_ceil(SAMPLED).min(MOST_SAMPLED));
         sample.iter_mut().for_each(|planned| planned.twice = false);
         let scratch = tempfile::tempdir().context("making a folder for predictions that are made again")?;
-        let (journal, _) = Journal::open(scratch.path(), &mut now.clone(), true)?;
+        let Place { dir: made, .. } = Place::find(scratch.path(), None, now);
+        let (journal, _) = Journal::open(&made, &mut now.clone(), true)?;
         let mut sweep = Sweep::new(self, journal, Vec::new());
         sweep.progress.expect(sample.iter().map(|planned| sweep.untimed_passes(planned).len()).sum());
         // However short the time is: without them nothing is taken over.
@@ -173,14 +174,13 @@ impl Setting<'_> {
 
     fn manifest(&self) -> Result<Manifest> {
         let Setting { protocol, options, machine, launcher, .. } = self;
-        let sources = EXPERIMENTS.iter().find(|(name, _)| *name == protocol.name);
-        let (_, sources) =
-            sources.with_context(|| format!("experiments/ has no {}: file and protocol share a name", protocol.name))?;
+        let (git_revision, git_dirty) = revision();
         let mut flags = flags(options.threads() as usize)?;
         let python = launcher.python.as_ref();
         flags.extend(python.map(|found| ("python".to_string(), found.as_ref().map_or("none".to_string(), Python::describe))));
         Ok(Manifest {
             schema: SCHEMA,
+            method: protocol.method(),
             profile: self.profile,
             identity: Identity {
                 machine: machine.slug.clone(),
@@ -190,17 +190,10 @@ impl Setting<'_> {
                 flags,
                 memory_limit: options.device_memory.map(|b| b.0),
                 seed: u64::from(options.seed),
-                sources: sources.to_string(),
             },
             planned: self.plan.cells.iter().map(|p| p.cell.to_string()).collect(),
             rounds: self.rounds.clone(),
-            commands: vec![Command {
-                began: now(),
-                argv: invocation(),
-                git_revision: env!("VRAMLAB_REVISION").to_string(),
-                git_dirty: env!("VRAMLAB_DIRTY") == "true",
-                environment: environment(python),
-            }],
+            commands: vec![Command { began: now(), argv: invocation(), git_revision, git_dirty, environment: environment(python) }],
             protocol: (*protocol).clone(),
         })
     }
@@ -213,6 +206,26 @@ fn environment(python: Option<&Result<Python, String>>) -> BTreeMap<String, Stri
     let known = known.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?)));
     let packages = python.and_then(|found| found.as_ref().ok()).map(|python| python.packages.clone());
     known.chain(packages.unwrap_or_default()).collect()
+}
+
+/// Git revision of the project, and whether what measures had local changes: as git says where the project is, or else as `just dist` wrote it
+/// down. Asked when a run begins: compiled in, each commit would link all programs again.
+fn revision() -> (String, bool) {
+    let unknown = || ("unknown".to_string(), false);
+    let Ok(project) = project_with(Path::new("experiments")) else { return unknown() };
+    let git = |arguments: &[&str]| {
+        let output = std::process::Command::new("git").arg("-C").arg(&project).args(arguments).output().ok();
+        let output = output.filter(|output| output.status.success())?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_string())
+    };
+    let packed = std::fs::read_to_string(project.join("REVISION")).ok();
+    if let Some((revision, state)) = packed.as_deref().and_then(|text| text.trim().split_once(' ')) {
+        return (revision.to_string(), state == "dirty");
+    }
+    let Some(revision) = git(&["rev-parse", "--short=12", "HEAD"]) else { return unknown() };
+    let measuring = ["src", "experiments", "records/real_gpus", "Cargo.toml", "Cargo.lock"];
+    let changed = git(&[&["status", "--porcelain", "--"][..], &measuring].concat());
+    (revision, changed.is_some_and(|changed| !changed.is_empty()))
 }
 
 /// The command line, as it can be typed elsewhere: the program by its name, paths from the folder that it was started in, and without where

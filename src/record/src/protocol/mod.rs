@@ -1,7 +1,7 @@
 //! What an experiment is, as plain data: factors, cells, metrics, checks, claims and their rules.
 //!
-//! `harness::lab` makes a [`PlainProtocol`] of what an experiment says. It is stored in every `run.json`, so that old results keep the protocol
-//! they were taken with and the reporter needs no list of experiments.
+//! `harness::lab` makes a [`PlainProtocol`] of what an experiment says. It is stored once for each [`Method`], beside the results that were taken by
+//! it, so that the reporter needs no list of experiments.
 
 pub(crate) mod cells;
 pub(crate) mod metrics;
@@ -25,6 +25,8 @@ use serde::{Deserialize, Serialize};
 pub struct PlainProtocol {
     /// File name of the experiment and of its results.
     pub name: String,
+    /// Counts how often what a cell measures, or how, has changed, from 1: figures of two revisions are figures of two things.
+    pub revision: u32,
     pub title: String,
     /// What its page in the report says beside figures.
     #[serde(default)]
@@ -44,6 +46,19 @@ pub struct PlainProtocol {
     pub plots: Vec<PlainPlot>,
     /// Threats to validity.
     pub threats: Vec<String>,
+}
+
+/// What a cell's figures are figures of: an experiment, and the declared revision of how it measures.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Method {
+    pub experiment: String,
+    pub revision: u32,
+}
+
+impl std::fmt::Display for Method {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "{}-{}", self.experiment, self.revision)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -204,6 +219,10 @@ pub enum PlotKind {
 }
 
 impl PlainProtocol {
+    pub fn method(&self) -> Method {
+        Method { experiment: self.name.clone(), revision: self.revision }
+    }
+
     pub fn grids(&self, profile: Profile) -> impl Iterator<Item = &PlainGrid> {
         self.grids.iter().filter(move |grid| grid.profiles.contains(&profile))
     }

@@ -1,6 +1,7 @@
 //! The one writer of a results folder.
 
 use super::manifest::{MANIFEST, Manifest, differences, read};
+use super::protocols;
 use super::rows::{PassRecord, parse, write};
 use super::run::{ASIDE, SAMPLES, has_rows, read_rows};
 use anyhow::{Context, Result, bail, ensure};
@@ -23,8 +24,8 @@ impl Journal {
     /// what a budget left out and what was cut short is removed, so that it is measured now.
     ///
     /// # Errors
-    /// Another run holds the folder; it holds results of another protocol, machine, libtorch, flags, seed, profile or sources (each
-    /// difference named) and `fresh` is not given; a damaged row (file and line named); a file cannot be written.
+    /// Another run holds the folder; it holds results of another method, machine, libtorch, flags, seed or profile (each difference
+    /// named) and `fresh` is not given; a damaged row (file and line named); a file cannot be written.
     pub fn open(dir: &Path, manifest: &mut Manifest, fresh: bool) -> Result<(Journal, Vec<PassRecord>)> {
         std::fs::create_dir_all(dir).with_context(|| format!("making the results folder {}", dir.display()))?;
         let lock = File::open(dir).with_context(|| format!("opening the results folder {}", dir.display()))?;
@@ -78,6 +79,7 @@ impl Journal {
             }
             replace_file(&manifest_path, &serde_json::to_vec_pretty(manifest)?)?;
         }
+        protocols::write(&protocols::folder_of(dir), &manifest.protocol)?;
         let open = || OpenOptions::new().read(true).append(true).open(&path);
         let file = open().with_context(|| format!("opening {}", path.display()))?;
         let length = file.metadata()?.len();
@@ -162,8 +164,16 @@ mod tests {
     }
 
     fn manifest() -> Manifest {
+        let protocol = PlainProtocol {
+            name: "x".into(),
+            revision: 1,
+            title: "x \"quoted\"".into(),
+            threats: vec!["one\nline".into()],
+            ..PlainProtocol::default()
+        };
         Manifest {
             schema: SCHEMA,
+            method: protocol.method(),
             profile: Profile::Quick,
             identity: Identity {
                 machine: "somewhere".into(),
@@ -173,23 +183,35 @@ mod tests {
                 flags: BTreeMap::from([("threads".into(), "2".into())]),
                 memory_limit: None,
                 seed: 1,
-                sources: "f00".into(),
             },
             planned: vec!["k=1".into()],
             rounds: Rounds::fixed(5),
             commands: vec![Command { argv: vec!["x".into()], ..Command::default() }],
-            protocol: PlainProtocol {
-                name: "x".into(),
-                title: "x \"quoted\"".into(),
-                threats: vec!["one\nline".into()],
-                ..PlainProtocol::default()
-            },
+            protocol,
+        }
+    }
+
+    /// Folder of an experiment's results, as it lies in that of all results.
+    struct Folder {
+        _root: tempfile::TempDir,
+        folder: PathBuf,
+    }
+
+    impl Folder {
+        fn new() -> Folder {
+            let root = tempfile::tempdir().unwrap();
+            let folder = root.path().join("somewhere/x");
+            Folder { _root: root, folder }
+        }
+
+        fn path(&self) -> &Path {
+            &self.folder
         }
     }
 
     #[test]
     fn what_was_written_is_read_back_and_resumed() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = Folder::new();
         let (mut journal, kept) = Journal::open(dir.path(), &mut manifest(), false).unwrap();
         assert!(kept.is_empty());
         let good = pass("k=1", Pass::Time, 1, &[0.1, 1e-9, 123456789.125]);
@@ -211,7 +233,7 @@ mod tests {
 
     #[test]
     fn going_on_adds_its_command_to_those_before() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = Folder::new();
         drop(Journal::open(dir.path(), &mut manifest(), false).unwrap());
         let mut later = manifest();
         later.commands[0] = Command { argv: vec!["x".into(), "again".into()], git_dirty: true, ..Command::default() };
@@ -223,7 +245,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_sweep_are_joined_if_they_were_taken_alike() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = Folder::new();
         let write = |part: &str, cell: &str, manifest: &mut Manifest| {
             manifest.planned = vec![cell.to_string()];
             let (mut journal, _) = Journal::open(&dir.path().join(part), manifest, true).unwrap();
@@ -243,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_second_writer_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = Folder::new();
         let first = Journal::open(dir.path(), &mut manifest(), false).unwrap();
         let error = Journal::open(dir.path(), &mut manifest(), true).unwrap_err().to_string();
         assert!(error.contains("another run is writing to"), "{error}");
@@ -253,12 +275,13 @@ mod tests {
 
     #[test]
     fn every_difference_is_named() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = Folder::new();
         drop(Journal::open(dir.path(), &mut manifest(), false).unwrap());
         let mut other = manifest();
         other.profile = Profile::Full;
         other.identity.flags.insert("threads".into(), "4".into());
-        other.identity.sources = "bad".into();
+        other.protocol.revision = 2;
+        other.method = other.protocol.method();
         other.identity.hardware.insert("gpu".into(), "H200".into());
         other.rounds = Rounds::fixed(25);
         other.commands[0].git_revision = "recorded only".into();
@@ -266,7 +289,7 @@ mod tests {
         for part in [
             "profile: there quick, now full",
             "threads: there \"2\", now \"4\"",
-            "sources",
+            "method: there x-1, now x-2",
             "gpu: there null",
             "timed rounds: there 5, now 25",
             "--fresh",
@@ -280,7 +303,7 @@ mod tests {
 
     #[test]
     fn another_size_of_container_and_another_patch_of_the_driver_go_on() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = Folder::new();
         let with = |memory: &str, driver: &str| {
             let mut manifest = manifest();
             manifest.identity.hardware.extend([("memory".into(), memory.into()), ("driver".into(), driver.into())]);
@@ -294,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_run_that_ended_between_its_two_first_files_left_results_that_can_be_read() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = Folder::new();
         let (samples, json) = (dir.path().join(SAMPLES), dir.path().join(MANIFEST));
         let (mut journal, _) = Journal::open(dir.path(), &mut manifest(), false).unwrap();
         journal.append(&[pass("k=1", Pass::Time, 1, &[0.25])]).unwrap();
@@ -317,7 +340,7 @@ mod tests {
 
     #[test]
     fn other_schemas_and_damaged_rows_are_refused_by_name() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = Folder::new();
         let (mut journal, _) = Journal::open(dir.path(), &mut manifest(), false).unwrap();
         journal.append(&[pass("k=1", Pass::Time, 1, &[0.25, 0.5])]).unwrap();
         drop(journal);
@@ -339,7 +362,7 @@ mod tests {
         assert!(format!("{:#}", Run::read(dir.path()).unwrap_err()).contains("line 1: expected the header"));
         let json = dir.path().join(MANIFEST);
         let good = std::fs::read_to_string(&json).unwrap();
-        std::fs::write(&json, good.replace("\"schema\": 1", "\"schema\": 7")).unwrap();
+        std::fs::write(&json, good.replace("\"schema\": 2", "\"schema\": 7")).unwrap();
         assert!(format!("{:#}", Run::read(dir.path()).unwrap_err()).contains("schema 7"));
         std::fs::write(&json, "{").unwrap();
         assert!(format!("{:#}", Run::read(dir.path()).unwrap_err()).contains("run.json is not valid JSON"));
@@ -348,7 +371,7 @@ mod tests {
     /// A disk that takes only so many bytes: what was complete is kept, and the error says what to do.
     #[test]
     fn a_failed_write_keeps_what_was_there() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = Folder::new();
         let (mut journal, _) = Journal::open(dir.path(), &mut manifest(), false).unwrap();
         let first = pass("k=1", Pass::Time, 1, &[1.0]);
         journal.append(slice::from_ref(&first)).unwrap();
@@ -365,7 +388,7 @@ mod tests {
         /// Cut anywhere, the file yields exactly the passes that were complete, and going on from there works.
         #[test]
         fn cut_anywhere_no_complete_pass_is_lost(cut in 0.0..1.0f64, values in proptest::collection::vec(any::<u32>(), 1..4)) {
-            let dir = tempfile::tempdir().unwrap();
+            let dir = Folder::new();
             let passes: Vec<PassRecord> = (1..6)
                 .map(|round| pass("k=1", Pass::Time, round, &values.iter().map(|v| f64::from(*v) / 7.0).collect::<Vec<_>>()))
                 .collect();

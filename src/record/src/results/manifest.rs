@@ -1,7 +1,7 @@
 //! What was run, where and how: `run.json`.
 
 use super::rows::read_file;
-use crate::protocol::{PlainProtocol, Platform, Profile, Subject};
+use crate::protocol::{Method, PlainProtocol, Platform, Profile};
 use crate::rounds::Rounds;
 use anyhow::{Context, Result, bail};
 use base::order::distinct;
@@ -13,7 +13,7 @@ use std::path::Path;
 pub(super) const MANIFEST: &str = "run.json";
 
 /// Version of both files' layout.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// What must agree between two runs whose rows may stand in one file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,14 +29,15 @@ pub struct Identity {
     /// Limit on the device's memory that the user set.
     pub memory_limit: Option<u64>,
     pub seed: u64,
-    /// Hash of the sources that take figures (not of those that report them).
-    pub sources: String,
 }
 
 /// What was run, where and how.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     pub schema: u32,
+    /// What was measured; with each row's cell and the identity it says what a figure is a figure of.
+    #[serde(flatten)]
+    pub method: Method,
     pub profile: Profile,
     pub identity: Identity,
     /// Every cell that this folder is to hold, as canonical text.
@@ -46,6 +47,8 @@ pub struct Manifest {
     pub rounds: Rounds,
     /// Every command that measured into the folder, the first one first. Recorded, never compared.
     pub commands: Vec<Command>,
+    /// The method's protocol, in its file of today: its claims and words may have changed since.
+    #[serde(skip)]
     pub protocol: PlainProtocol,
 }
 
@@ -77,7 +80,7 @@ impl Manifest {
 
 pub(super) fn read(path: &Path) -> Result<Manifest> {
     let text = read_file(path)?;
-    let mut value: serde_json::Value =
+    let value: serde_json::Value =
         serde_json::from_slice(&text).with_context(|| format!("{} is not valid JSON", path.display()))?;
     match value.get("schema").and_then(serde_json::Value::as_u64) {
         Some(schema) if schema == u64::from(SCHEMA) => {}
@@ -87,20 +90,14 @@ pub(super) fn read(path: &Path) -> Result<Manifest> {
         ),
         None => bail!("{} names no schema: it is no manifest of a run", path.display()),
     }
-    // Kinds of pictures that are drawn no more.
-    if let Some(plots) = value.pointer_mut("/protocol/plots").and_then(serde_json::Value::as_array_mut) {
-        plots.retain(|plot| ["against", "dots", "effects", "pareto", "shares"].iter().all(|kind| plot["kind"].get(kind).is_none()));
-    }
     serde_json::from_value(value).with_context(|| format!("{} is no manifest of schema {SCHEMA}", path.display()))
 }
 
 /// What of two runs does not agree, as sentences; what is only recorded is left out.
 pub(super) fn differences(stored: &Manifest, now: &Manifest) -> Result<Vec<String>> {
     let mut found = Vec::new();
-    if stored.protocol.name != now.protocol.name {
-        found.push(format!("experiment: there '{}', now '{}'", stored.protocol.name, now.protocol.name));
-    } else if measured(&stored.protocol) != measured(&now.protocol) {
-        found.push("protocol: its factors, grids, checks or claims were others".to_string());
+    if stored.method != now.method {
+        found.push(format!("method: there {}, now {}", stored.method, now.method));
     }
     if stored.profile != now.profile {
         found.push(format!("profile: there {}, now {}", stored.profile, now.profile));
@@ -118,23 +115,13 @@ pub(super) fn differences(stored: &Manifest, now: &Manifest) -> Result<Vec<Strin
     Ok(found)
 }
 
-/// What of a protocol figures depend on: words, pictures and the order of tables may change under them.
-fn measured(protocol: &PlainProtocol) -> PlainProtocol {
-    let mut metrics = protocol.metrics.clone();
-    metrics.sort_by_key(|metric| metric.name);
-    PlainProtocol { subject: Subject::default(), plots: Vec::new(), threats: Vec::new(), metrics, ..protocol.clone() }
-}
-
 /// What sets two runs apart whose figures are predictions. What computes nothing allocates the same on every host, so its threads, vector
-/// instructions and Python do not. Sources and claims do not either: whether these sources predict the same is seen from predictions that are
-/// made again, and claims are judged by what they say now.
+/// instructions and Python do not.
 pub(super) fn differences_of_predictions(stored: &Manifest, now: &Manifest) -> Result<Vec<String>> {
     let predicted = |manifest: &Manifest| {
         let mut manifest = manifest.clone();
         let of_host = ["interop threads", "python", "threads", "vector instructions"];
         manifest.identity.flags.retain(|name, _| !of_host.contains(&name.as_str()));
-        manifest.identity.sources.clear();
-        (manifest.protocol.claims, manifest.protocol.published) = Default::default();
         manifest
     };
     differences(&predicted(stored), &predicted(now))

@@ -1,6 +1,7 @@
 //! A results folder as it stands: its manifest and its rows.
 
 use super::manifest::{MANIFEST, Manifest, differences, read};
+use super::protocols;
 use super::rows::{HEADER, PassRecord, parse, read_file};
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
@@ -48,7 +49,8 @@ impl Run {
     }
 
     pub(super) fn read_part(dir: &Path) -> Result<Run> {
-        let manifest = read(&dir.join(MANIFEST))?;
+        let mut manifest = read(&dir.join(MANIFEST))?;
+        manifest.protocol = protocols::read(dir, &manifest.method)?;
         let path = dir.join(SAMPLES);
         let text = read_rows(&path)?;
         let (passes, _) = parse(&text, &path)?;

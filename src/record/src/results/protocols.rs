@@ -1,0 +1,46 @@
+//! Protocols on disk: one file for each method, `protocols/EXPERIMENT-REVISION.json`, in the folder that holds all machines' results.
+
+use super::journal::replace_file;
+use super::rows::read_file;
+use super::run::SHARD;
+use crate::protocol::{Method, PlainProtocol};
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+
+/// Name of the folder.
+const PROTOCOLS: &str = "protocols";
+
+/// Where the protocols of what is measured into an experiment's folder, or into a part of a sweep in it, belong.
+pub(super) fn folder_of(dir: &Path) -> PathBuf {
+    let is_part = dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(SHARD));
+    let all = dir.ancestors().nth(if is_part { 3 } else { 2 }).unwrap_or(dir);
+    all.join(PROTOCOLS)
+}
+
+fn file_name(method: &Method) -> String {
+    format!("{method}.json")
+}
+
+/// Writes a protocol into a folder of protocols, where it is not there as it is.
+///
+/// # Errors
+/// Names the file; what stood there is intact.
+pub fn write(folder: &Path, protocol: &PlainProtocol) -> Result<()> {
+    let path = folder.join(file_name(&protocol.method()));
+    let text = serde_json::to_string_pretty(protocol)? + "\n";
+    if std::fs::read(&path).is_ok_and(|there| there == text.as_bytes()) {
+        return Ok(());
+    }
+    std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    replace_file(&path, text.as_bytes())
+}
+
+/// Reads the protocol of results: of the folders around them the nearest that has it.
+pub(super) fn read(results: &Path, method: &Method) -> Result<PlainProtocol> {
+    let results = std::fs::canonicalize(results).with_context(|| format!("reading {}", results.display()))?;
+    let found = results.ancestors().map(|folder| folder.join(PROTOCOLS).join(file_name(method))).find(|path| path.exists());
+    let path = found.with_context(|| {
+        format!("{} was measured by {method}, and no folder around it has {PROTOCOLS}/{}", results.display(), file_name(method))
+    })?;
+    serde_json::from_slice(&read_file(&path)?).with_context(|| format!("{} is no protocol", path.display()))
+}
