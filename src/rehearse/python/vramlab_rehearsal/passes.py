@@ -23,7 +23,7 @@ from .session import counted
 _CACHE = re.compile(r"(^|_)(past|kv|key_value|cache|caches)(_|$)|past_key_values|^(cache_[kv]|[kv]_cache|kv_?caches?)$", re.IGNORECASE)
 WITH_GRADIENTS, IN_TRAINING, BEGINS_GENERATION = 1, 2, 4
 MOST_MEMBERS, DEEPEST, MOST_PASSES = 10_000, 3, 1 << 14
-# Whose own ways techniques switch on: OF_PACKAGES in src/rehearse/src/explore/what_if/techniques.rs.
+# Whose own ways techniques switch on: the heads of techniques/.
 _PACKAGES = ("diffusers", "transformers")
 _CONTAINERS = (list, tuple, set, dict, collections.deque)
 

@@ -1,9 +1,10 @@
 //! Attention that is written out: a product of queries and keys, a softmax, a product with the values. Its scores are as large as the square of a
 //! length, and a backward pass keeps several of them.
 
-use crate::capture::process::{Frame, Trace};
+use super::facts::Facts;
+use crate::capture::process::Frame;
 use serde::Serialize;
-use sim::trace::{Event, Kind, MemoryBlock};
+use sim::trace::{Event, MemoryBlock};
 use std::collections::HashSet;
 
 /// Scores of attention that the script writes out.
@@ -22,16 +23,13 @@ const AFTER: usize = 3;
 const LEAST: i64 = 1 << 20;
 
 /// None where scores have less than a tenth of the peak.
-pub fn explicit_attention(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -> Option<ExplicitAttention> {
-    let events = trace.events.as_slice();
-    let peak: i64 = blocks.iter().filter(|b| b.device == device && b.lives_after(moment)).map(|b| b.rounded).sum();
+pub fn explicit_attention(facts: &Facts) -> Option<ExplicitAttention> {
+    let (trace, events, moment) = (facts.trace, facts.events(), facts.moment);
+    let peak = facts.bytes_at_peak(|_| true);
     // Of the card's blocks, in the order in which they were made.
-    let made: Vec<&MemoryBlock> =
-        blocks.iter().filter(|block| block.device == device && events[block.made()].kind == Kind::Alloc).collect();
+    let made: Vec<&MemoryBlock> = facts.blocks().collect();
     let event = |at: usize| -> &Event { &events[made[at].made()] };
-    let is = |at: usize, wanted: &[&str]| {
-        trace.operators.get(&event(at).operator.into()).is_some_and(|name| wanted.contains(&name.as_str()))
-    };
+    let is = |at: usize, wanted: &[&str]| wanted.contains(&facts.operator(event(at)));
     // Scores may be in half of the bytes of the probabilities, or in twice as many; a mask has one byte for each.
     let is_alike = |bytes: i64, of: i64| [of, of / 2, of * 2].contains(&bytes);
     let is_of = |bytes: i64, of: i64| is_alike(bytes, of) || bytes == of / 4;

@@ -1,9 +1,10 @@
 //! What lives at the peak, block by block as far as blocks differ: what two answers are compared by.
 
+use super::facts::Facts;
 use super::place::{alike, module_of};
 use crate::capture::process::Trace;
 use serde::{Deserialize, Serialize};
-use sim::trace::{Kind, MemoryBlock};
+use sim::trace::Kind;
 use std::collections::{BTreeMap, HashMap};
 
 /// Blocks of one size that the same operator made at the same line, for the same purpose.
@@ -35,26 +36,26 @@ const LEAST_PART: i64 = 100;
 const MOST_FREED: usize = 64;
 
 /// The groups of a peak, those with most bytes first; and those that were freed before it in its own step.
-pub fn contents(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -> Vec<BlockGroup> {
-    let events = trace.events.as_slice();
+pub fn contents(facts: &Facts) -> Vec<BlockGroup> {
+    let (trace, events, moment) = (facts.trace, facts.events(), facts.moment);
     let Some(step) = events.get(moment).map(|event| event.step) else { return Vec::new() };
     // By stack its line and function: different stacks lead to the same line.
     let mut lines: HashMap<u32, (String, String)> = HashMap::new();
     let mut groups: BTreeMap<(String, String, &str, &str, i64), BlockGroup> = BTreeMap::new();
     let mut total = 0;
-    for block in blocks.iter().filter(|block| block.device == device && block.made() <= moment) {
+    for block in facts.blocks().filter(|block| block.made() <= moment) {
         let made = &events[block.made()];
         let (lives, is_of_step) = (block.lives_after(moment), made.step == step);
         if !lives && !is_of_step {
             continue;
         }
-        let stack = if made.origin != 0 { made.origin } else { made.stack };
+        let stack = facts.stack_of(block);
         let (line, function) = lines.entry(stack).or_insert_with(|| match trace.line(stack) {
-            Some(frame) => (format!("{}:{}", frame.file, frame.line), frame.function.clone()),
+            Some(frame) => (frame.place(), frame.function.clone()),
             None => ("elsewhere".to_string(), String::new()),
         });
         let module = module_of(trace, block).map_or_else(|| "elsewhere".to_string(), |name| alike(&name));
-        let operator = trace.operators.get(&made.operator.into()).map_or("", String::as_str);
+        let operator = facts.operator(made);
         let key = (line.clone(), module, block.category.name(), operator, block.bytes);
         let group = groups.entry(key).or_insert_with_key(|(line, module, category, operator, bytes)| BlockGroup {
             line: line.clone(),
@@ -91,7 +92,7 @@ fn freed_at(trace: &Trace, event: usize) -> String {
     let last = trace.events[..event].iter().rev().find(|event| event.kind == Kind::Alloc);
     let frame = last.and_then(|event| trace.line(if event.origin != 0 { event.origin } else { event.stack }));
     match frame {
-        Some(frame) => format!("{phase}, {}:{}", frame.file, frame.line),
+        Some(frame) => format!("{phase}, {}", frame.place()),
         None => phase.to_string(),
     }
 }

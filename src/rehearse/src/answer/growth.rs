@@ -1,10 +1,11 @@
 //! Memory that grows while the script repeats something: blocks that each round makes and nothing frees.
 
+use super::facts::Facts;
 use super::passes::holder;
 use super::place::LiveBytes;
 use crate::capture::process::{Retainer, Trace};
 use serde::Serialize;
-use sim::trace::{Category, Kind, MemoryBlock, PassFlags};
+use sim::trace::{Category, MemoryBlock};
 use std::collections::BTreeMap;
 
 /// What each round of what the script repeats leaves behind.
@@ -53,15 +54,15 @@ const LEAST_RISES: usize = 6;
 
 /// What grew over the rounds of what the script repeats: optimizer steps, else generations, else forward passes of the module that has
 /// fewest of them. What is made once (an optimizer's state, a cache) is not made again, and what the last round made is its own still.
-pub fn growth(trace: &Trace, blocks: &[MemoryBlock], device: u16, name: impl Fn(&MemoryBlock) -> Option<String>) -> Option<Growth> {
+pub fn growth(facts: &Facts) -> Option<Growth> {
     let stays = |block: &MemoryBlock| {
         // Autocast keeps one copy of each weight, however often its modules are called.
         let is_made_once = [Category::Parameters, Category::OptimizerState, Category::Workspaces, Category::AutocastCopies];
         !is_made_once.contains(&block.category) && block.category != Category::KeyValueCache
     };
-    let blocks = blocks.iter().filter(|block| block.device == device && stays(block));
-    let blocks: Vec<(&MemoryBlock, String)> = blocks.filter_map(|block| Some((block, name(block)?))).collect();
-    repeated(trace).iter().find_map(|rounds| grown(trace, &blocks, rounds))
+    let blocks = facts.blocks().filter(|block| stays(block));
+    let blocks: Vec<(&MemoryBlock, String)> = blocks.filter_map(|block| Some((block, facts.own_line(block)?))).collect();
+    repeated(facts).iter().find_map(|rounds| grown(facts.trace, &blocks, rounds))
 }
 
 fn grown(trace: &Trace, blocks: &[(&MemoryBlock, String)], rounds: &Rounds) -> Option<Growth> {
@@ -133,20 +134,12 @@ fn rises(at: &[i64]) -> bool {
 }
 
 /// What the script repeats, what says most first.
-fn repeated(trace: &Trace) -> Vec<Rounds> {
-    let (mut steps, mut generations) = (Vec::new(), Vec::new());
+fn repeated(facts: &Facts) -> Vec<Rounds> {
+    let (trace, events) = (facts.trace, facts.events());
     let mut passes: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-    for (at, event) in trace.events.iter().enumerate() {
-        if event.step as usize == steps.len() {
-            steps.push(at);
-        }
-        if event.kind == Kind::Pass {
-            passes.entry(event.module).or_default().push(at);
-            if PassFlags::of(event).begins_generation {
-                generations.push(at);
-            }
-        }
-    }
+    facts.passes.iter().for_each(|(at, _)| passes.entry(events[*at].module).or_default().push(*at));
+    let generations: Vec<usize> = facts.passes.iter().filter(|(_, flags)| flags.begins_generation).map(|(at, _)| *at).collect();
+    let mut steps: Vec<usize> = (0..=facts.steps).map(|step| events.partition_point(|event| event.step < step)).collect();
     // What follows the last step is no step of its own.
     if steps.len() > 1 {
         steps.pop();

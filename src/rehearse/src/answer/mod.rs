@@ -1,14 +1,17 @@
 //! What a capture means: blocks with what they are for, the peak and what fills it, whether the card suffices, the time of a step.
 
+mod account;
+pub mod advice;
 mod attention;
 mod cards;
 mod contents;
 mod ends;
+mod facts;
 mod growth;
 mod host;
+mod loss;
 mod meter;
 mod nccl;
-mod no_advice;
 mod out_of_memory;
 mod passes;
 mod peak;
@@ -17,9 +20,11 @@ mod place;
 mod placeholders;
 mod process;
 mod streams;
+pub(crate) mod technique;
 pub mod time;
 mod verdict;
 
+pub use account::Part;
 pub use cards::{CardAnswer, OnCard, Outside};
 pub use contents::BlockGroup;
 pub use host::HostMemory;
@@ -30,4 +35,4 @@ pub use phases::PhaseRow;
 pub use place::{LiveBytes, MOST_ROWS, module_of, moment};
 pub use placeholders::{PlaceholderSize, PlaceholderValue, Uncounted, may_decide};
 pub use process::{Checkpoint, Failure, ProcessAnswer};
-pub use verdict::{Answer, RehearsalVerdict, SCHEMA, SimulatedGpu, answer, answers, is_near, surely};
+pub use verdict::{Answer, FittingRun, RehearsalVerdict, SCHEMA, SimulatedGpu, answer, answers, is_near, surely};

@@ -1,5 +1,6 @@
 //! Forward passes: what they are called, those that keep a graph that nobody uses, and what earlier ones left at the peak.
 
+use super::facts::Facts;
 use super::place::LiveBytes;
 use crate::capture::process::{Frame, Trace, is_torch_or_stdlib};
 use base::order::grouped;
@@ -30,19 +31,14 @@ pub fn phase_name(phase: Phase, trains: bool) -> &'static str {
     if phase == Phase::Evaluation && !trains { "inference" } else { phase.name() }
 }
 
-/// Steps that had ended where the script made no other and came to its end: what follows is none.
-pub fn last_step(trace: &Trace) -> Option<u32> {
-    let last = trace.events.last()?.step;
-    let goes_back = trace.events.iter().rev().take_while(|event| event.step == last).any(|event| event.phase == Phase::Backward);
-    (last > 0 && trace.ended && trace.exception.is_none() && !goes_back).then_some(last)
-}
-
-/// The step that an event is of: one that is no training follows the step that has ended. 0 of what belongs to none.
-pub fn step_of(event: &Event, trains: bool, last_step: Option<u32>) -> u32 {
-    match event.phase {
-        Phase::Evaluation | Phase::Generation => event.step,
-        _ if !trains || Some(event.step) == last_step => 0,
-        _ => event.step + 1,
+impl Facts<'_> {
+    /// The step that an event is of: one that is no training follows the step that has ended. 0 of what belongs to none.
+    pub fn step_of(&self, event: &Event) -> u32 {
+        match event.phase {
+            Phase::Evaluation | Phase::Generation => event.step,
+            _ if !self.trains || Some(event.step) == self.last_step => 0,
+            _ => event.step + 1,
+        }
     }
 }
 
@@ -66,67 +62,59 @@ pub struct NeedlessGraphs {
 /// Passes of a training loop have a backward pass before the next optimizer step; one in which the module is set to evaluation, and before
 /// whose successor nothing goes backward, is none. But a module that is never set otherwise, as in a perceptual loss, may be gone back through
 /// after others have run: then its backward pass frees what it kept. Of a script that never trains all are such.
-pub fn needless_graphs(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -> Option<NeedlessGraphs> {
-    let events = trace.events.as_slice();
-    let trains = trains(events);
-    let pass = |(at, event): (usize, &Event)| (event.kind == Kind::Pass).then(|| (at, PassFlags::of(event)));
-    let passes: Vec<(usize, PassFlags)> = events.iter().enumerate().filter_map(pass).collect();
+fn needless_passes(facts: &Facts) -> Vec<usize> {
+    let &Facts { trace, trains, ref passes, ref gone_back, .. } = facts;
+    let events = facts.events();
     let events_of = |n: usize| &events[passes[n].0..passes.get(n + 1).map_or(events.len(), |next| next.0)];
     let trained: HashSet<u32> = passes.iter().filter(|(_, flags)| flags.in_training).map(|(at, _)| events[*at].module).collect();
-    let gone_back = gone_back_through(events);
     let pass_of = |block: &MemoryBlock| passes.partition_point(|(at, _)| *at <= block.made()).checked_sub(1);
     let is_backward = |at: usize| events[at].phase == Phase::Backward;
     // What is made between two passes, outside of modules, may be the next one's.
     let is_of_module = |made: &Event| made.phase == Phase::Forward && made.module != 0;
     let is_used = |block: &&MemoryBlock| is_of_module(&events[block.made()]) && block.freed().is_some_and(is_backward);
-    let used: HashSet<usize> = blocks.iter().filter(is_used).filter_map(pass_of).collect();
-    let is_whole = !makes_steps(trace);
+    let used: HashSet<usize> = facts.all_blocks.iter().filter(is_used).filter_map(pass_of).collect();
+    let is_whole = !facts.makes_steps;
     let is_needless = |n: &usize| {
         let (at, flags) = passes[*n];
         let followed = || events_of(*n).iter().any(|event| event.phase == Phase::Backward);
         let is_evaluation = || match is_whole {
             true => !used.contains(n),
-            false => trained.contains(&events[at].module) || !is_among(trace, events[at].module, &gone_back),
+            false => trained.contains(&events[at].module) || !is_among(trace, events[at].module, gone_back),
         };
         flags.with_gradients && (!trains || (!flags.in_training && !followed() && is_evaluation()))
     };
-    let needless: Vec<usize> = (0..passes.len()).filter(is_needless).collect();
-    let first = *needless.first()?;
-    let is_alive = |block: &&MemoryBlock| {
-        let is_of_a_pass = matches!(block.category, Category::Activations | Category::Temporaries);
-        block.device == device && is_of_a_pass && block.lives_after(moment)
+    (0..passes.len()).filter(is_needless).collect()
+}
+
+/// What such passes made, by the event that made it.
+pub fn of_needless_graphs(facts: &Facts) -> HashSet<usize> {
+    let needless = needless_passes(facts);
+    let pass_of = |block: &MemoryBlock| facts.passes.partition_point(|(at, _)| *at <= block.made()).checked_sub(1);
+    let is_of_a_pass = |block: &MemoryBlock| matches!(block.category, Category::Activations | Category::Temporaries);
+    let is_theirs = |block: &MemoryBlock| {
+        facts.made(block).phase == Phase::Forward && pass_of(block).is_some_and(|pass| needless.binary_search(&pass).is_ok())
     };
-    let is_theirs = |block: &&MemoryBlock| {
-        events[block.made()].phase == Phase::Forward && pass_of(block).is_some_and(|pass| needless.binary_search(&pass).is_ok())
-    };
-    let bytes_at_peak: i64 = blocks.iter().filter(is_alive).filter(is_theirs).map(|block| block.rounded).sum();
+    facts.blocks().filter(|block| is_of_a_pass(block) && is_theirs(block)).map(MemoryBlock::made).collect()
+}
+
+pub fn needless_graphs(facts: &Facts) -> Option<NeedlessGraphs> {
+    let (needless, made) = (needless_passes(facts), of_needless_graphs(facts));
+    let (passes, first) = (&facts.passes, *needless.first()?);
+    let events_of = |n: usize| &facts.events()[passes[n].0..passes.get(n + 1).map_or(facts.events().len(), |next| next.0)];
+    let bytes_at_peak = facts.bytes_at_peak(|block| made.contains(&block.made()));
     // A part that is called by itself, as an embedding is, keeps next to nothing.
-    if trains && is_whole && bytes_at_peak * 1000 < bytes_at(blocks, device, moment, |_| true) {
+    if facts.trains && !facts.makes_steps && bytes_at_peak * 1000 < facts.bytes_at_peak(|_| true) {
         return None;
     }
-    let line = events_of(first).iter().find_map(|event| outermost_call(trace, event.stack));
+    let line = events_of(first).iter().find_map(|event| outermost_call(facts.trace, event.stack));
     Some(NeedlessGraphs { passes: needless.len(), of: passes.len(), bytes_at_peak, line })
 }
 
 /// Bytes at the peak of parameters' gradients in a script that came to its end without an optimizer's step, where they are a fiftieth of it.
-pub fn gradients_without_steps(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -> Option<i64> {
-    let bytes = bytes_at(blocks, device, moment, |block| block.category == Category::Gradients && block.tensor != 0);
-    let is_much = || bytes > 0 && bytes * 50 >= bytes_at(blocks, device, moment, |_| true);
-    (!makes_steps(trace) && is_much()).then_some(bytes)
-}
-
-/// Of such blocks, those that live at a moment.
-fn bytes_at(blocks: &[MemoryBlock], device: u16, moment: usize, is_such: impl Fn(&MemoryBlock) -> bool) -> i64 {
-    blocks
-        .iter()
-        .filter(|block| block.device == device && block.lives_after(moment) && is_such(block))
-        .map(|block| block.rounded)
-        .sum()
-}
-
-/// Numbers of the modules for which something was allocated in a backward pass.
-fn gone_back_through(events: &[Event]) -> HashSet<u32> {
-    events.iter().filter(|event| event.phase == Phase::Backward).map(|event| event.module).collect()
+pub fn gradients_without_steps(facts: &Facts) -> Option<i64> {
+    let bytes = facts.bytes_at_peak(|block| block.category == Category::Gradients && block.tensor != 0);
+    let is_much = || bytes > 0 && bytes * 50 >= facts.bytes_at_peak(|_| true);
+    (!facts.makes_steps && is_much()).then_some(bytes)
 }
 
 /// Whether a module, or a part of it, is among those.
@@ -163,16 +151,10 @@ pub struct Leftover {
 const LARGEST_NUMBER: i64 = 16;
 
 /// The lines of which most is left, where it is at least a hundredth of the peak.
-pub fn leftovers(
-    trace: &Trace,
-    blocks: &[MemoryBlock],
-    device: u16,
-    moment: usize,
-    name: impl Fn(&MemoryBlock) -> Option<String>,
-) -> Vec<Leftover> {
-    let events = trace.events.as_slice();
+pub fn leftovers(facts: &Facts) -> Vec<Leftover> {
+    let &Facts { trace, moment, trains, .. } = facts;
+    let events = facts.events();
     let Some(at_peak) = events.get(moment) else { return Vec::new() };
-    let trains = trains(events);
     let pass = events[..moment].iter().rposition(|event| event.kind == Kind::Pass).unwrap_or(0);
     let outlives = |block: &MemoryBlock| match trains {
         true => {
@@ -192,10 +174,9 @@ pub fn leftovers(
                 | Category::OptimizerTemporaries
                 | Category::WeightCopies
         );
-        let is_there = block.device == device && block.made() <= moment && block.lives_after(moment);
-        is_there && comes_and_goes && events[block.made()].phase != Phase::Load && outlives(block)
+        comes_and_goes && events[block.made()].phase != Phase::Load && outlives(block)
     };
-    let total = bytes_at(blocks, device, moment, |_| true);
+    let total = facts.bytes_at_peak(|_| true);
     let left = |(name, blocks): (String, Vec<&MemoryBlock>)| {
         let bytes = blocks.iter().map(|block| block.rounded).sum();
         let has_graphs = |number: &u32| {
@@ -213,7 +194,7 @@ pub fn leftovers(
             blocks.iter().find(|block| Some(block.variable) == number).is_some_and(|block| block.bytes <= LARGEST_NUMBER);
         Leftover { made, variable: variable.map(|variable| variable.name.clone()), is_copy, is_number }
     };
-    let by_line = grouped(blocks.iter().filter(is_left).filter_map(|block| Some((name(block)?, block))));
+    let by_line = grouped(facts.live(moment).filter(is_left).filter_map(|block| Some((facts.own_line(block)?, block))));
     let mut found: Vec<Leftover> = by_line.into_iter().map(left).filter(|line| line.made.bytes * 100 >= total).collect();
     found.sort_by(|a, b| b.made.bytes.cmp(&a.made.bytes).then_with(|| a.made.name.cmp(&b.made.name)));
     found

@@ -1,9 +1,10 @@
 //! The moment at which most bytes were allocated, and what fills it.
 
 use super::contents::{BlockGroup, contents};
-use super::passes::{last_step, pass_of, phase_name, step_of, trains};
+use super::facts::Facts;
+use super::passes::{pass_of, phase_name};
 use super::place::{BEFORE_FORWARD, LiveBytes, MOST_ROWS, alike, module_of};
-use crate::capture::process::{Frame, Trace};
+use crate::capture::process::Frame;
 use serde::Serialize;
 use sim::trace::{Event, Kind, MemoryBlock, Phase};
 use std::collections::HashMap;
@@ -33,12 +34,12 @@ pub struct Peak {
     pub contents: Vec<BlockGroup>,
 }
 
-pub fn peak(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -> Peak {
-    let events = trace.events.as_slice();
+pub fn peak(facts: &Facts) -> Peak {
+    let (trace, events, moment) = (facts.trace, facts.events(), facts.moment);
     let Some(event) = events.get(moment) else {
         return Peak { phase: Phase::Load.name(), ..Peak::default() };
     };
-    let live: Vec<&MemoryBlock> = blocks.iter().filter(|block| block.device == device && block.lives_after(moment)).collect();
+    let live: Vec<&MemoryBlock> = facts.live(moment).collect();
     let line = |stack: u32| trace.line(stack).cloned();
     let by = |name: &dyn Fn(&MemoryBlock) -> Option<String>| {
         let mut held: HashMap<String, LiveBytes> = HashMap::new();
@@ -52,12 +53,11 @@ pub fn peak(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -
         held.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
         held
     };
-    let trains = trains(events);
     let mut modules = by(&|block| module_of(trace, block).map(|name| alike(&name)));
     modules.truncate(MOST_ROWS);
     Peak {
-        step: step_of(event, trains, last_step(trace)),
-        phase: if is_before_forward(events, moment) { BEFORE_FORWARD } else { phase_name(event.phase, trains) },
+        step: facts.step_of(event),
+        phase: if is_before_forward(events, moment) { BEFORE_FORWARD } else { phase_name(event.phase, facts.trains) },
         pass: pass_of(events, moment),
         line: line(event.stack),
         called_from: trace.own_line(event.stack).cloned(),
@@ -65,19 +65,18 @@ pub fn peak(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -
         module: trace.modules.get(&event.module).cloned(),
         operator: trace.operators.get(&event.operator.into()).cloned(),
         bytes: live.iter().map(|block| block.rounded).sum(),
-        contents: contents(trace, blocks, device, moment),
+        contents: contents(facts),
         categories: by(&|block| Some(block.category.name().to_string())),
         modules,
         lines: by(&|block| {
-            let made = &events[block.made()];
-            let frame = trace.line(if made.origin != 0 { made.origin } else { made.stack })?;
-            Some(if frame.line > 0 { format!("{}:{}", frame.file, frame.line) } else { frame.file.clone() })
+            let frame = trace.line(facts.stack_of(block))?;
+            Some(if frame.line > 0 { frame.place() } else { frame.file.clone() })
         }),
     }
 }
 
 /// Whether an event after a step comes before the first forward pass of the next, of a script whose models are modules.
-fn is_before_forward(events: &[Event], moment: usize) -> bool {
+pub fn is_before_forward(events: &[Event], moment: usize) -> bool {
     let (event, has_begun) = (&events[moment], |event: &Event| event.kind == Kind::Pass);
     let begin = events.partition_point(|other| other.step < event.step);
     event.phase == Phase::Forward

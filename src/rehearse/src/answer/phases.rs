@@ -1,8 +1,8 @@
 //! What each phase of each step has at most, and at its end.
 
+use super::facts::Facts;
 use super::meter::Meter;
-use super::passes::{last_step, phase_name, step_of, trains};
-use crate::capture::process::Trace;
+use super::passes::phase_name;
 use serde::Serialize;
 use sim::trace::{Kind, Phase};
 
@@ -16,16 +16,15 @@ pub struct PhaseRow {
     pub reserved: i64,
 }
 
-pub fn phases(trace: &Trace, mut meters: impl Iterator<Item = Meter>, counts: impl Fn(usize) -> bool) -> Vec<PhaseRow> {
-    let (trains, last_step) = (trains(&trace.events), last_step(trace));
+pub fn phases(facts: &Facts) -> Vec<PhaseRow> {
     let mut rows: Vec<PhaseRow> = Vec::new();
     let mut at = 0;
-    for stretch in trace.events.chunk_by(|a, b| (a.phase, a.step) == (b.phase, b.step)) {
+    for stretch in facts.events().chunk_by(|a, b| (a.phase, a.step) == (b.phase, b.step)) {
         // Between two phases, and after the last step, nothing happens that is one of its own.
         let (mut has_allocated, mut peak, mut last) = (false, 0, Meter::default());
-        for (event, meter) in stretch.iter().zip(meters.by_ref()) {
-            last = meter;
-            if counts(at) {
+        for (event, meter) in stretch.iter().zip(&facts.levels[at..]) {
+            last = *meter;
+            if !facts.left_out.iter().any(|tried| tried.contains(&at)) {
                 has_allocated |= matches!(event.kind, Kind::Alloc | Kind::OutOfMemory);
                 peak = peak.max(meter.allocated);
             }
@@ -35,8 +34,8 @@ pub fn phases(trace: &Trace, mut meters: impl Iterator<Item = Meter>, counts: im
             continue;
         }
         let phase = stretch[0].phase;
-        let step = if phase == Phase::Load { 0 } else { step_of(&stretch[0], trains, last_step) };
-        let name = phase_name(phase, trains);
+        let step = if phase == Phase::Load { 0 } else { facts.step_of(&stretch[0]) };
+        let name = phase_name(phase, facts.trains);
         let ended = PhaseRow { step, phase: name, peak_allocated: peak, allocated: last.allocated, reserved: last.reserved };
         match rows.iter_mut().rfind(|row| row.phase == name && row.step == step) {
             Some(row) => *row = PhaseRow { peak_allocated: row.peak_allocated.max(peak), ..ended },

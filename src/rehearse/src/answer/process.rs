@@ -1,10 +1,12 @@
 //! What one process needs of one card.
 
+use super::account::Account;
+use super::advice::{Cut, cuts};
 use super::attention::{ExplicitAttention, explicit_attention};
+use super::facts::Facts;
 use super::growth::{Growth, growth};
-use super::meter::{Meter, meters};
-use super::no_advice::no_advice;
-use super::out_of_memory::{Caught, OutOfMemory, caught, failed_tries, ran_out, reached_script};
+use super::loss::Loss;
+use super::out_of_memory::{Caught, OutOfMemory, caught};
 use super::passes::{
     Leftover, NeedlessGraphs, gradients_without_steps, leftovers, name_autocast_copies, name_buckets,
     name_graphs_of_backward_passes, needless_graphs,
@@ -61,9 +63,11 @@ pub struct ProcessAnswer {
     /// Whether it takes batches from a DataLoader.
     #[serde(skip)]
     pub has_loader: bool,
-    /// Techniques of `--what-if` that the script has already, or has nothing for.
+    /// What its allocator has when it has most, and what techniques would free of it.
     #[serde(skip)]
-    pub no_advice: Vec<&'static str>,
+    pub account: Account,
+    #[serde(skip)]
+    pub cuts: Vec<Cut>,
     /// The event of the peak, and the events of tries that were caught.
     #[serde(skip)]
     pub moment: usize,
@@ -112,85 +116,62 @@ pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer
     if devices.is_empty() && trace.exception.is_some() {
         devices.insert(0);
     }
-    devices.into_iter().map(|device| on_device(trace, &blocks, casts_weights, device, command_failed)).collect()
+    let facts = |device| Facts::of(trace, &blocks, casts_weights, device, command_failed);
+    devices.into_iter().map(|device| on_device(&facts(device))).collect()
 }
 
-fn on_device(trace: &Trace, blocks: &[MemoryBlock], casts_weights: bool, device: u16, command_failed: bool) -> ProcessAnswer {
-    let events = trace.events.as_slice();
-    let is_try = |(at, event): (usize, &Event)| reached_script(event, device).then_some(at);
-    let mut tries: Vec<usize> = events.iter().enumerate().filter_map(is_try).collect();
-    // Of few scripts.
-    let levels: Vec<i64> = if tries.is_empty() { Vec::new() } else { meters(trace, device).map(|meter| meter.allocated).collect() };
-    let ran_out = ran_out(trace, device, &levels, command_failed);
-    tries.retain(|at| Some(*at) != ran_out);
-    let left_out = failed_tries(events, &levels, &tries, device);
-    let counts = |at: usize| !left_out.iter().any(|tried| tried.contains(&at));
-    let mut most = Meter { requested: 0, allocated: 0, reserved: 0 };
-    let mut fullest = None;
-    for (at, meter) in meters(trace, device).enumerate().filter(|(at, _)| counts(*at)) {
-        if fullest.is_none() || meter.allocated > most.allocated {
-            fullest = Some(at);
-        }
-        most.requested = most.requested.max(meter.requested);
-        most.allocated = most.allocated.max(meter.allocated);
-        most.reserved = most.reserved.max(meter.reserved);
-    }
-    let steps = events.last().map_or(0, |event| event.step);
-    let own_line = |block: &MemoryBlock| {
-        let made = &events[block.made()];
-        let stack = if made.origin != 0 { made.origin } else { made.stack };
-        let frame = trace.own_line(stack).or_else(|| trace.line(stack))?;
-        Some(format!("{}:{}", frame.file, frame.line))
-    };
-    let moment = ran_out.or(fullest).unwrap_or(0);
+fn on_device(facts: &Facts) -> ProcessAnswer {
+    let Facts { trace, most, ran_out, .. } = *facts;
+    let (ran_out, loss) = (ran_out.map(|at| &facts.events()[at]), Loss::of(facts));
     ProcessAnswer {
         process: trace.process.id,
         rank: trace.process.rank,
-        device,
+        device: facts.device,
         torch: trace.process.torch.clone(),
-        steps,
+        steps: facts.steps,
         peak_requested: most.requested,
         peak_allocated: most.allocated,
         peak_reserved: most.reserved,
-        peak: peak(trace, blocks, device, moment),
-        phases: phases(trace, meters(trace, device), counts),
+        peak: peak(facts),
+        phases: phases(facts),
         fragmentation: Fragmentation { reserved_beyond_allocated: most.reserved - most.allocated, reserved_if_expandable: None },
         placeholders: placeholders(trace),
         uncounted: uncounted(trace),
-        out_of_memory: ran_out.map(|at| OutOfMemory {
-            tried: events[at].bytes,
-            free: events[at].address.cast_signed(),
+        out_of_memory: ran_out.map(|event| OutOfMemory {
+            tried: event.bytes,
+            free: event.address.cast_signed(),
             message: trace.exception.as_ref().filter(|e| e.out_of_memory).map(|e| e.message.clone()),
         }),
-        caught: caught(trace, &levels, &tries),
+        caught: caught(facts),
         unreached: trace.unreached.clone(),
         varied: trace.varied.clone(),
-        growth: growth(trace, blocks, device, own_line),
-        leftovers: leftovers(trace, blocks, device, moment, own_line),
+        growth: growth(facts),
+        leftovers: leftovers(facts),
         // A script that failed may have been about to go backward.
         needless_graphs: match &trace.exception {
             Some(exception) if !exception.out_of_memory => None,
             _ if trace.unreached.iter().any(|row| row.phase == BACKWARD_PASS) => None,
-            _ => needless_graphs(trace, blocks, device, moment),
+            _ => needless_graphs(facts),
         },
-        gradients_without_steps: gradients_without_steps(trace, blocks, device, moment),
-        explicit_attention: explicit_attention(trace, blocks, device, moment),
-        without_cudnn: without_cudnn(trace, device),
+        gradients_without_steps: gradients_without_steps(facts),
+        explicit_attention: explicit_attention(facts),
+        without_cudnn: without_cudnn(facts),
         exception: trace.exception.as_ref().map(|exception| failure(trace, exception)),
-        checkpoint: checkpoint(events, blocks, device),
+        checkpoint: checkpoint(facts),
         has_loader: !trace.loaders.is_empty(),
-        no_advice: no_advice(trace, blocks, casts_weights, device),
-        moment,
-        left_out,
+        account: Account::of(facts, &loss),
+        cuts: cuts(facts, &loss),
+        moment: facts.moment,
+        left_out: facts.left_out.clone(),
     }
 }
 
 /// What is there between phases: within one, weights may be replaced.
-fn checkpoint(events: &[Event], blocks: &[MemoryBlock], device: u16) -> Checkpoint {
-    let is_saved = |block: &&MemoryBlock| {
-        block.device == device && [Category::Parameters, Category::Buffers, Category::OptimizerState].contains(&block.category)
-    };
-    let saved: Vec<&MemoryBlock> = blocks.iter().filter(is_saved).collect();
+fn checkpoint(facts: &Facts) -> Checkpoint {
+    let events = facts.events();
+    let is_saved =
+        |block: &&MemoryBlock| matches!(block.category, Category::Parameters | Category::Buffers | Category::OptimizerState);
+    let saved: Vec<&MemoryBlock> = facts.blocks().filter(is_saved).collect();
     let made = saved.iter().map(|block| (block.made(), block.rounded));
     let freed = saved.iter().filter_map(|block| Some((block.freed()?, -block.rounded)));
     let is_between = |(at, event): &(usize, &Event)| matches!(event.kind, Kind::Mark | Kind::Pass) || at + 1 == events.len();
@@ -208,10 +189,11 @@ fn checkpoint(events: &[Event], blocks: &[MemoryBlock], device: u16) -> Checkpoi
     }
 }
 
-fn without_cudnn(trace: &Trace, device: u16) -> Option<Frame> {
+fn without_cudnn(facts: &Facts) -> Option<Frame> {
+    let trace = facts.trace;
     let slow: BTreeSet<u32> =
         trace.operators.iter().filter(|(_, name)| name.contains("slow_conv")).map(|(number, _)| *number).collect();
-    let made = trace.events.iter().find(|event| event.device == device && slow.contains(&event.operator.into()))?;
+    let made = trace.events.iter().find(|event| event.device == facts.device && slow.contains(&event.operator.into()))?;
     trace.line(if made.origin != 0 { made.origin } else { made.stack }).cloned()
 }
 

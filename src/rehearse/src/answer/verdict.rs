@@ -1,5 +1,7 @@
 //! Whether the script can run on the card: from what a session left to the answer.
 
+use super::account::Account;
+use super::advice::{self, Advice, Cut, Job};
 use super::cards::{CardAnswer, OnCard};
 use super::ends::{self, FailedProcess, RefusedOperator};
 use super::host::HostMemory;
@@ -13,7 +15,7 @@ use crate::capture::plain::on_one_line;
 use crate::capture::process::Trace;
 use crate::capture::session::{Capture, Found, Needs, OtherValues, ScriptFailed, remedy, script_of};
 use anyhow::{Result, bail, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sim::cards::Card;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -111,6 +113,14 @@ pub struct Answer {
     pub timed_out_after: Option<f64>,
     /// What the script wrote, which its user's files have nothing of; none where it was allowed to write.
     pub held_back: Option<HeldBack>,
+    /// What fills the card: of the process that needs most, and of a job that does not fit of a run on a card where it does. None where nothing is
+    /// known of that.
+    pub account: Option<Account>,
+    /// What to change, the first first; estimated.
+    pub advice: Vec<Advice>,
+    /// Of a job that does not fit: its time on this card with memory enough; predicted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_if_it_fitted: Option<StepTime>,
     /// Of the process whose steps take longest; predicted.
     pub time: Option<Prediction>,
     /// Why there is none.
@@ -132,6 +142,55 @@ pub struct Answer {
     /// What NCCL would take of a card beside all that; in no figure.
     pub nccl: Option<NcclBuffers>,
     pub notes: Vec<String>,
+}
+
+/// The predicted time of a step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct StepTime {
+    pub unit: String,
+    pub seconds: f64,
+    pub low: f64,
+    pub high: f64,
+    pub bound_by: String,
+    /// Such as `81,000 tokens/s`; empty where it is not known.
+    pub throughput: String,
+}
+
+impl StepTime {
+    pub fn of(time: &Prediction) -> StepTime {
+        StepTime {
+            unit: time.unit.to_string(),
+            seconds: time.step_seconds,
+            low: time.low_seconds,
+            high: time.high_seconds,
+            bound_by: time.bound_by.to_string(),
+            throughput: time.throughput(),
+        }
+    }
+}
+
+/// Of a job that does not fit: what a run on a card that is large enough showed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FittingRun {
+    account: Account,
+    cuts: Vec<Cut>,
+    time: Option<StepTime>,
+}
+
+impl FittingRun {
+    /// Of its processes, the worst first.
+    pub fn of(run: &Capture, processes: &[ProcessAnswer]) -> Option<FittingRun> {
+        let worst = processes.first()?;
+        let (time, _) = predicted(run, worst.steps);
+        let mut cuts = worst.cuts.clone();
+        if let Some(time) = &time {
+            advice::add_times(&mut cuts, time, run.card.speed);
+        }
+        let mut account = worst.account.clone();
+        let cards = run.occupancy.cards(processes, &run.traces);
+        account.on_card(cards.first(), worst.process, run.card.context.cast_signed(), account.total);
+        Some(FittingRun { account, cuts, time: time.as_ref().map(StepTime::of) })
+    }
 }
 
 impl Answer {
@@ -156,6 +215,40 @@ impl Answer {
             RehearsalVerdict::Fits if is_near(least, self.gpu.memory) => self.verdict = RehearsalVerdict::BarelyFits,
             _ => {}
         }
+    }
+
+    /// Says what fills the card, and what to change; once what the job needs is known, or where it is not.
+    fn advise(&mut self, fitting: Option<&FittingRun>) {
+        let Some(worst) = self.processes.first() else { return };
+        let (mut account, mut cuts) = match fitting {
+            Some(run) => (run.account.clone(), run.cuts.clone()),
+            None => (worst.account.clone(), worst.cuts.clone()),
+        };
+        match (fitting, self.needs_at_least) {
+            (Some(_), Some(needs)) => account.hold_to(needs),
+            (Some(_), None) => {}
+            (None, _) => account.on_card(self.cards.first(), worst.process, self.gpu.context, self.peak_on_device),
+        }
+        debug_assert_eq!(account.total, account.rows.iter().map(|row| row.bytes).sum::<i64>());
+        if let (None, Some(time)) = (fitting, &self.time) {
+            advice::add_times(&mut cuts, time, sim::cards::Speed::of_gpu(&self.gpu.name));
+        }
+        let needs = self.needs_at_least.unwrap_or(account.total);
+        // Where memory is short the allocator gives back what it keeps: of that, nothing is freed.
+        if let Some(expandable) = worst.fragmentation.reserved_if_expandable {
+            let beside = account.bytes(super::Part::Context)
+                + account.bytes(super::Part::Outside)
+                + account.bytes(super::Part::OtherProcesses);
+            advice::add_fragmentation(&mut cuts, needs - beside - expandable);
+        }
+        let host_memory = self.host.as_ref().map_or(0, |host| host.host);
+        // Where memory ran out and no larger run is known, what was there says nothing of what is needed.
+        let is_known = fitting.is_some() || self.verdict != RehearsalVerdict::DoesNotFit;
+        let memory =
+            if self.verdict == RehearsalVerdict::DoesNotFit { self.gpu.memory.min(needs - 1) } else { self.gpu.memory.max(needs) };
+        self.advice = if is_known { advice::advice(&cuts, Job { needs, memory, host_memory }) } else { Vec::new() };
+        self.time_if_it_fitted = fitting.and_then(|run| run.time.clone());
+        self.account = Some(account).filter(|account| account.total > 0);
     }
 
     /// What the fullest card would have if the peaks of all processes that may run at one time coincided.
@@ -196,6 +289,7 @@ impl Answer {
             self.verdict = RehearsalVerdict::BarelyFits;
         }
         self.complete(needs, card);
+        self.advise(None);
     }
 
     /// Reads what is written in those lines; of a file that is not there, nothing.
@@ -230,6 +324,7 @@ impl Answer {
         }
         self.notes
             .extend(found.needs_missing.iter().map(|why| format!("the least memory that would do could not be found: {why}")));
+        self.advise(found.fitting.as_ref());
         self.other_values = found.other_values.clone();
         self.notes.extend(found.other_values_missing.clone());
     }
@@ -318,6 +413,9 @@ pub fn answer(run: &Capture) -> Result<Answer> {
         needs_at_least: None,
         smallest_card: None,
         timed_out_after: run.timeout.filter(|_| verdict == RehearsalVerdict::TimedOut),
+        account: None,
+        advice: Vec::new(),
+        time_if_it_fitted: None,
         time,
         time_missing,
         other_values: None,

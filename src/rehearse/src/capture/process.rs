@@ -38,6 +38,13 @@ pub struct Frame {
     pub function: String,
 }
 
+impl Frame {
+    /// `FILE:LINE`, by which rows are told apart.
+    pub fn place(&self) -> String {
+        format!("{}:{}", self.file, self.line)
+    }
+}
+
 /// The first line of `names`.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct Process {

@@ -3,6 +3,7 @@
 use super::held::{self, HeldBack};
 use super::occupancy::Occupancy;
 use super::process::{Frame, Trace, VERSION};
+use crate::answer::FittingRun;
 use anyhow::{Context, Result, ensure};
 use flate2::Compression;
 use flate2::read::GzDecoder;
@@ -80,6 +81,9 @@ pub struct Capture {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Found {
     pub needs: Option<Needs>,
+    /// Of a command that does not fit, a run on a card where it does.
+    #[serde(default)]
+    pub fitting: Option<FittingRun>,
     /// Why they are not known.
     pub needs_missing: Option<String>,
     pub other_values: Option<OtherValues>,

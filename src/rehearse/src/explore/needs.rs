@@ -1,7 +1,7 @@
 //! A rehearsal, and the least memory that would do for it.
 
 use super::replay;
-use crate::answer::{Answer, RehearsalVerdict, answer, answers};
+use crate::answer::{Answer, FittingRun, RehearsalVerdict, answer, answers};
 use crate::capture::process::Trace;
 use crate::capture::session::{Capture, Needs};
 use crate::run::executor::{Output, Rehearsal};
@@ -41,7 +41,7 @@ impl Rehearsal {
     pub fn rehearse(&self, with_needs: bool) -> Result<RehearsalResult> {
         let (mut capture, session, mut answer) = self.answered()?;
         if with_needs && (answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit) {
-            match self.needs(&answer, &capture.traces) {
+            match self.needs(&answer, &capture.traces, &mut capture.found.fitting) {
                 Ok(needs) => capture.found.needs = Some(needs),
                 Err(error) => capture.found.needs_missing = Some(format!("{error:#}")),
             }
@@ -99,7 +99,7 @@ impl Rehearsal {
 
     /// What the script needs of a card, where it ran as long as was wanted, and where it did not fit: then it is rehearsed once more on a
     /// card that is large enough for anything, in silence.
-    fn needs(&self, answer: &Answer, traces: &[Trace]) -> Result<Needs> {
+    fn needs(&self, answer: &Answer, traces: &[Trace], fitting: &mut Option<FittingRun>) -> Result<Needs> {
         if answer.verdict.fits() {
             return replay::needed(self, &answer.processes, traces, &answer.cards);
         }
@@ -107,6 +107,7 @@ impl Rehearsal {
         let again = answers(&run.traces, !run.status().success());
         ensure!(!run.timed_out, "on a larger card it had not ended when the time of --timeout was over");
         ensure!(again.iter().all(|a| a.out_of_memory.is_none() && a.exception.is_none()), "on a larger card {}", run.end());
+        *fitting = FittingRun::of(&run, &again);
         replay::needed(self, &again, &run.traces, &run.occupancy.cards(&again, &run.traces))
     }
 }

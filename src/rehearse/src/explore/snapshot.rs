@@ -2,7 +2,7 @@
 //! PyTorch's allocator or of another card, which that allocator is asked by a replay.
 
 use super::replay;
-use super::what_if::SETTINGS;
+use crate::answer::technique::techniques;
 use crate::answer::{Answer, answer};
 use crate::capture::session::Capture;
 use crate::run::executor::{LARGE, Rehearsal};
@@ -83,6 +83,7 @@ impl SnapshotAnswer {
 /// What the allocator was set to, and what it can be set to.
 fn settings(recorded: Option<&str>) -> Vec<(String, Option<String>)> {
     let as_it_was = (format!("as recorded ({})", recorded.unwrap_or("no settings")), recorded.map(str::to_string));
-    let others = SETTINGS.iter().filter(|(_, value)| !recorded.is_some_and(|set| set.contains(value)));
-    [as_it_was].into_iter().chain(others.map(|(_, value)| (value.to_string(), Some(value.to_string())))).collect()
+    let others =
+        techniques().iter().filter_map(|of| of.setting.as_deref()).filter(|value| !recorded.is_some_and(|set| set.contains(value)));
+    [as_it_was].into_iter().chain(others.map(|value| (value.to_string(), Some(value.to_string())))).collect()
 }

@@ -3,13 +3,12 @@
 use super::words::{self, bytes, others_said, place_of, place_or_not, row, share_of, short, streams_said, written};
 use super::{cards, time};
 use crate::answer::{
-    Answer, BlockGroup, Caught, Checkpoint, Failure, HostMemory, Leftover, LiveBytes, NeedlessGraphs, OnCard, PlaceholderSize,
+    Answer, Caught, Checkpoint, Failure, HostMemory, Leftover, LiveBytes, NeedlessGraphs, OnCard, PlaceholderSize,
     PlaceholderValue, ProcessAnswer, RehearsalVerdict, Uncounted, moment,
 };
 use crate::capture::plain::{first_line, on_one_line};
 use crate::capture::process::{Frame, PlaceholderBranch, Retainer, SkippedCode, Trace};
 use crate::capture::session::Capture;
-use base::remedies::{ACTIVATIONS, FRAGMENTATION, LOGITS, Remedy, STATE};
 use base::units::{Bytes, counted};
 use serde::{Deserialize, Serialize};
 use sim::trace::{Phase, blocks};
@@ -104,10 +103,8 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     }
     table(text, "by module", &worst.peak.modules, ROWS, worst.peak.bytes)?;
     table(text, "by line", &worst.peak.lines, ROWS, worst.peak.bytes)?;
-    // Which are for training by an optimizer: a script that came to its end without one has another kind.
-    if answer.steps > 0 || !answer.verdict.fits() {
-        remedies(text, worst)?;
-    }
+    account(text, answer)?;
+    advice(text, answer)?;
     cards::shared(text, answer)?;
     phases(text, worst)?;
     cached(text, worst)?;
@@ -159,74 +156,38 @@ pub fn smallest(answer: &Answer) -> String {
     }
 }
 
-/// More than techniques of `--what-if`, which change the training's own pass.
-const NOT_KEPT: Remedy = Remedy {
-    fills: "temporaries of one forward pass",
-    techniques: &[
-        "accumulate-2x",
-        "a smaller batch in an evaluation",
-        "a frozen model's outputs computed once before the training",
-    ],
-};
-
-const IN_EVALUATION: Remedy = Remedy { fills: NOT_KEPT.fills, techniques: &["a smaller batch in an evaluation"] };
-
-/// What fills it where forward passes keep what nothing goes back through: in a script that trains, and in one that does not.
-const NEEDLESS: &str = "activations that no backward pass needs";
-const NEEDLESS_IN_TRAINING: Remedy = Remedy { fills: NEEDLESS, techniques: &["no-grad"] };
-const NEEDLESS_ELSEWHERE: Remedy = Remedy { fills: NEEDLESS, techniques: &["inference-mode"] };
-
-/// What is tried against what fills a training step's memory, where it is much of it.
-fn remedies(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
-    let of = |names: &[&str]| {
-        worst.peak.categories.iter().filter(|held| names.contains(&&*held.name)).map(|held| held.bytes).sum::<i64>()
-    };
-    let is_in = |phase: Phase| worst.peak.phase == phase.name();
-    let state = of(&["gradients", "optimizer state", "optimizer's temporaries"]);
-    let needless = worst.needless_graphs.as_ref().map_or(0, |found| found.bytes_at_peak);
-    // Memory may run out in the first step's forward pass, before there is any state; what never trains is of no step.
-    let is_of_a_step = worst.peak.step > 0 && [Phase::Forward, Phase::Backward, Phase::Evaluation].into_iter().any(is_in);
-    if state == 0 && needless == 0 && !is_of_a_step {
-        return Ok(());
-    }
-    let logits = logits(&worst.peak.contents);
-    let (activations, temporaries) = (of(&["activations", "autocast's copies of weights"]), of(&["temporaries"]));
-    // What no backward pass needs no checkpoint makes again.
-    let of_a_pass = match () {
-        () if is_in(Phase::Evaluation) => IN_EVALUATION,
-        () if is_in(Phase::Forward) && temporaries > activations => NOT_KEPT,
-        () => ACTIVATIONS,
-    };
-    let cut = worst.fragmentation.reserved_if_expandable.map_or(0, |expandable| worst.peak_reserved - expandable);
-    let without_gradients = if worst.steps > 0 { NEEDLESS_IN_TRAINING } else { NEEDLESS_ELSEWHERE };
-    let of_passes = (activations + temporaries - logits - needless, of_a_pass);
-    let rows = [(needless, without_gradients), of_passes, (logits, LOGITS), (state, STATE), (cut, FRAGMENTATION)];
-    let is_much = |bytes: i64| bytes > 0 && bytes * 20 >= worst.peak.bytes;
-    let mut rows: Vec<_> = rows.into_iter().filter(|(bytes, _)| is_much(*bytes)).collect();
-    rows.sort_by_key(|(bytes, _)| Reverse(*bytes));
-    if !rows.is_empty() {
-        writeln!(text, "\n  What to try against it (--what-if tries what applies to this script, and gives the lines)")?;
-    }
-    for (held, remedy) in rows {
-        let others = remedy.techniques.iter().filter(|technique| !worst.no_advice.contains(technique));
-        // These need to know which flags to change.
-        let (smaller, others): (Vec<&str>, Vec<&str>) = others.copied().partition(|name| name.starts_with("accumulate-"));
-        let with_flags = smaller.first().map(|name| format!("; {name} with --accumulation")).unwrap_or_default();
-        let names = others.into_iter().take(ROWS - 1).collect::<Vec<_>>().join(", ") + &with_flags;
-        // Of what is reserved, which may be several times what is allocated.
-        let whole = if remedy.fills == FRAGMENTATION.fills { worst.peak_reserved } else { worst.peak.bytes };
-        writeln!(text, "    {:>10}  {:>5}  {}: {names}", bytes(held), share_of(held, whole), remedy.fills)?;
+/// Every byte of the card.
+fn account(text: &mut String, answer: &Answer) -> std::fmt::Result {
+    let Some(account) = &answer.account else { return Ok(()) };
+    writeln!(text, "\n  Of {} on the GPU", bytes(account.total))?;
+    for row in &account.rows {
+        let lines: Vec<String> = row.lines.iter().map(|of| short(&of.line)).collect();
+        writeln!(
+            text,
+            "    {:>10}  {:>5}  {:<20}  {}",
+            bytes(row.bytes),
+            share_of(row.bytes, account.total),
+            row.part.name(),
+            lines.join(", ")
+        )?;
     }
     Ok(())
 }
 
-/// What of the peak is as large as that which a cross-entropy was computed of: the logits and their copies, and their gradients.
-fn logits(contents: &[BlockGroup]) -> i64 {
-    let largest = contents.iter().filter(|group| group.operator.contains("log_softmax")).map(|group| group.bytes).max();
-    // In fp32, and in 16 bits.
-    let is_as_large = |group: &BlockGroup| largest.is_some_and(|bytes| [bytes, bytes / 2].contains(&group.bytes));
-    let is_one = |group: &&BlockGroup| is_as_large(group) && ["activations", "temporaries"].contains(&&*group.category);
-    contents.iter().filter(is_one).map(|group| group.allocated).sum()
+/// What to change, the first first.
+fn advice(text: &mut String, answer: &Answer) -> std::fmt::Result {
+    if answer.advice.is_empty() {
+        return Ok(());
+    }
+    writeln!(text, "\n  Try first (--what-if: exact figures, and the lines to paste)")?;
+    for one in &answer.advice {
+        let time = match one.longer {
+            Some(longer) if longer.abs() >= 0.01 => format!(", step {:+.0} %", longer * 100.0),
+            _ => String::new(),
+        };
+        writeln!(text, "    {:<24}  {}: about -{}{time}", one.technique, one.what, bytes(one.frees))?;
+    }
+    Ok(())
 }
 
 /// What is reserved and was never allocated, and what would change that: said where it does, by what PyTorch's allocator itself makes of it.

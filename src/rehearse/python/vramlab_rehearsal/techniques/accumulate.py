@@ -1,4 +1,7 @@
-"""accumulate: what the command's own flags for its batch change in the result"""
+"""{
+"accumulate": {"group": "accumulation", "steps": true, "short": "half of the batch at a time, twice a step", "frees": {"activations": 0.5, "loss": 0.5}, "needs": ["flags"], "compiles": true, "line": "the same effective batch in more, smaller ones, by the command's own flags: 2, 4 or 8 times as many"},
+"batch": {"group": "batch", "use": "inference", "short": "a smaller batch", "needs": ["flags"], "line": "a smaller batch"}
+}"""
 
 from .shared.cross_entropy import replace_cross_entropy
 from .shared.technique import Technique, technique

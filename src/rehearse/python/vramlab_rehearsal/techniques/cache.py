@@ -1,7 +1,8 @@
-"""offloaded-cache (cache): keys and values of a transformers model's `generate` wait on the host, but for those of the layer that is at work
-quantized-cache (cache): those keys and values take 4 bits each, where hqq or optimum-quanto is installed
-static-cache (cache): room for all tokens is taken at once, so that nothing is copied as the text grows; transformers compiles the model for it
-"""
+"""{
+"offloaded-cache": {"group": "cache", "use": "inference", "short": "keys and values wait on the host", "frees": {"kv_cache": 0.9}, "time": "unknown", "needs": ["host_memory"], "package": "transformers", "line": "keys and values of a transformers model's `generate` wait on the host, but for those of the layer that is at work"},
+"quantized-cache": {"group": "cache", "use": "inference", "short": "keys and values in 4 bits", "frees": {"kv_cache": 0.7}, "time": "unknown", "changes": "rounding", "package": "transformers", "line": "keys and values of `generate` take 4 bits each, where hqq or optimum-quanto is installed"},
+"static-cache": {"group": "cache", "use": "inference", "short": "room for all tokens at once", "package": "transformers", "line": "room for all tokens is taken at once, so that nothing is copied as the text grows; transformers compiles the model for it"}
+}"""
 
 import functools
 

@@ -1,4 +1,6 @@
-"""channels-last (layout): the model and its images"""
+"""{
+"channels-last": {"group": "layout", "use": "both", "time": "layout", "short": "kernels of another layout", "unless": ["channels_last"], "line": "the model and its images"}
+}"""
 
 from .shared.technique import OfModel, technique
 

@@ -1,4 +1,6 @@
-"""chunked-loss (loss): cross-entropy over 512 rows at a time: the logits and their gradient exist whole, but no fp32 copy of them does"""
+"""{
+"chunked-loss": {"group": "loss", "short": "no fp32 copies of all logits", "frees": {"loss_copies": 1}, "again": 0, "line": "cross-entropy over 512 rows at a time: the logits and their gradient exist whole, but no fp32 copy of them does"}
+}"""
 
 import os
 import sys

@@ -1,6 +1,7 @@
-"""compile (compiling): `torch.compile` of the model
-memory-budget (compiling): the same, with half of the activations that the compiled model would keep by default
-"""
+"""{
+"compile": {"group": "compiling", "use": "both", "short": "fused kernels keep less", "time": "unknown", "needs": ["compiler"], "unless": ["compiled"], "line": "`torch.compile` of the model"},
+"memory-budget": {"group": "compiling", "short": "half of what fused kernels keep", "time": "unknown", "needs": ["compiler"], "again": 0.5, "line": "`torch.compile` of the model, with half of the activations that the compiled model would keep by default"}
+}"""
 
 from .. import compiling
 from ..session import settings

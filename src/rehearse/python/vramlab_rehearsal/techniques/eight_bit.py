@@ -1,4 +1,7 @@
-"""8-bit-torchao, 8-bit-bitsandbytes (update): Adam or AdamW with 8 bits for each moment, where the library is installed"""
+"""{
+"8-bit-torchao": {"group": "update", "steps": true, "short": "moments in 8 bits", "frees": {"optimizer_state": 0.74}, "changes": "numbers", "unless": ["other_optimizer"], "compiles": true, "line": "Adam or AdamW with 8 bits for each moment, where the library is installed"},
+"8-bit-bitsandbytes": {"group": "update", "steps": true, "short": "moments in 8 bits", "frees": {"optimizer_state": 0.74}, "changes": "numbers", "unless": ["other_optimizer"], "compiles": true, "line": "Adam or AdamW with 8 bits for each moment, where the library is installed"}
+}"""
 
 import importlib
 

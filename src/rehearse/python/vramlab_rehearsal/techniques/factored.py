@@ -1,4 +1,6 @@
-"""factored (update): Adafactor instead of Adam or AdamW"""
+"""{
+"factored": {"group": "update", "steps": true, "short": "Adafactor's state is small", "frees": {"optimizer_state": 0.97}, "changes": "training", "unless": ["other_optimizer"], "compiles": true, "line": "Adafactor instead of Adam or AdamW"}
+}"""
 
 from .shared.optimizers import Instead
 from .shared.technique import technique

@@ -1,7 +1,8 @@
-"""sliced-vae (images): a VAE of diffusers decodes one image after the other
-tiled-vae (images): a VAE of diffusers decodes an image in overlapping tiles
-sliced-attention (attention): a model of diffusers computes attention in slices, half of the heads at a time
-"""
+"""{
+"sliced-vae": {"group": "images", "use": "inference", "short": "images decoded one by one", "package": "diffusers", "line": "a VAE of diffusers decodes one image after the other"},
+"tiled-vae": {"group": "images", "use": "inference", "short": "images decoded in tiles", "package": "diffusers", "line": "a VAE of diffusers decodes an image in overlapping tiles"},
+"sliced-attention": {"group": "attention", "use": "both", "short": "attention of half of the heads", "package": "diffusers", "line": "a model of diffusers computes attention in slices, half of the heads at a time"}
+}"""
 
 
 from ..guard import instead

@@ -1,4 +1,8 @@
-"""fused, foreach, for-loop (update): the optimizer's implementation"""
+"""{
+"fused": {"group": "update", "steps": true, "short": "the optimizer's implementation", "compiles": true, "line": "the optimizer's implementation"},
+"foreach": {"group": "update", "steps": true, "short": "the optimizer's implementation", "compiles": true, "line": "the optimizer's implementation"},
+"for-loop": {"group": "update", "steps": true, "short": "the optimizer's implementation", "compiles": true, "line": "the optimizer's implementation"}
+}"""
 
 import inspect
 

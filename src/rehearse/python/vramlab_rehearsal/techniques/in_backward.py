@@ -1,4 +1,6 @@
-"""optimizer-in-backward (update): each parameter is updated as soon as its gradient is complete"""
+"""{
+"optimizer-in-backward": {"group": "update", "steps": true, "short": "no gradient is kept", "frees": {"gradients": 1}, "unless": ["closure"], "compiles": true, "line": "each parameter is updated as soon as its gradient is complete"}
+}"""
 
 import weakref
 

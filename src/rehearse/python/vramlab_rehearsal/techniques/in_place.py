@@ -1,4 +1,6 @@
-"""in-place (in place): activation modules whose backward pass needs only their result"""
+"""{
+"in-place": {"group": "in place", "short": "activations written in place", "line": "activation modules whose backward pass needs only their result"}
+}"""
 
 from .shared.technique import OfModel, technique
 

@@ -1,4 +1,6 @@
-"""muon (update): the matrices of the model's repeated blocks with Muon, the others with the script's Adam or AdamW, where PyTorch has it (2.9 on)"""
+"""{
+"muon": {"group": "update", "steps": true, "short": "one moment for matrices", "frees": {"optimizer_state": 0.4}, "changes": "training", "unless": ["other_optimizer"], "compiles": true, "line": "the matrices of the model's repeated blocks with Muon, the others with the script's Adam or AdamW, where PyTorch has it (2.9 on)"}
+}"""
 
 from .shared.blocks import of_lists, repeated
 from .shared.optimizers import follow_optimizers, when_scaler_is_made

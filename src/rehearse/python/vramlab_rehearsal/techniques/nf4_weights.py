@@ -1,4 +1,6 @@
-"""nf4-weights (inference precision): weights of the linear layers in repeated blocks in 4 bits (nf4), where bitsandbytes is installed"""
+"""{
+"nf4-weights": {"group": "inference precision", "use": "inference", "short": "weights in 4 bits", "frees": {"weights": 0.7}, "time": "unknown", "changes": "rounding", "line": "weights of the linear layers in repeated blocks in 4 bits (nf4), where bitsandbytes is installed"}
+}"""
 
 import inspect
 

@@ -1,4 +1,6 @@
-"""no-grad (evaluation): forward passes of a script that trains which no backward pass follows, without the graph that one would need"""
+"""{
+"no-grad": {"group": "evaluation", "short": "nothing kept for a backward pass", "frees": {"needless_graphs": 1}, "line": "forward passes of a script that trains which no backward pass follows, without the graph that one would need"}
+}"""
 
 import weakref
 

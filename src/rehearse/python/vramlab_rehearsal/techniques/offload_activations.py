@@ -1,4 +1,6 @@
-"""offload-activations (offloading): what the forward pass keeps is copied to pinned host memory on a second stream, while the GPU computes; parameters and tensors below 1 MiB stay"""
+"""{
+"offload-activations": {"group": "offloading", "short": "activations wait on the host", "frees": {"large_activations": 0.9}, "time": "host", "needs": ["host_memory"], "compiles": true, "line": "what the forward pass keeps is copied to pinned host memory on a second stream, while the GPU computes; parameters and tensors below 1 MiB stay"}
+}"""
 
 import inspect
 

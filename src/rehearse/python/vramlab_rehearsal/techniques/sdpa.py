@@ -1,4 +1,6 @@
-"""sdpa (attention): `scaled_dot_product_attention` where a transformers model computes attention explicitly"""
+"""{
+"sdpa": {"group": "attention", "use": "both", "short": "no scores of attention", "package": "transformers", "line": "`scaled_dot_product_attention` where a transformers model computes attention explicitly"}
+}"""
 
 from .shared.technique import OfModel, technique
 

@@ -1,4 +1,6 @@
-"""zero-grad-to-none (gradients): gradients are dropped instead of filled with zeros"""
+"""{
+"zero-grad-to-none": {"group": "gradients", "steps": true, "short": "gradients dropped, not zeroed", "compiles": true, "line": "gradients are dropped instead of filled with zeros"}
+}"""
 
 from ..guard import instead
 from .shared.technique import Technique, technique

@@ -1,4 +1,6 @@
-"""zero1 (cards): optimizer state in shards over `--cards N` cards (2), each with a batch of this size: `ZeroRedundancyOptimizer` beside `DistributedDataParallel`"""
+"""{
+"zero1": {"group": "cards", "steps": true, "short": "optimizer state over cards", "time": "unknown", "needs": ["cards"], "line": "optimizer state in shards over `--cards N` cards (2), each with a batch of this size: `ZeroRedundancyOptimizer` beside `DistributedDataParallel`"}
+}"""
 
 import inspect
 

@@ -1,6 +1,7 @@
-"""zero2 (cards): gradients and optimizer state in shards, and parameters but from their forward to their backward pass: FSDP2 with `reshard_after_forward=False`
-fsdp2 (cards): parameters, gradients and optimizer state in shards
-"""
+"""{
+"zero2": {"group": "cards", "steps": true, "short": "gradients and state over cards", "time": "unknown", "needs": ["cards"], "line": "gradients and optimizer state in shards, and parameters but from their forward to their backward pass: FSDP2 with `reshard_after_forward=False`"},
+"fsdp2": {"group": "cards", "steps": true, "short": "weights, gradients and state over cards", "time": "unknown", "needs": ["cards"], "line": "parameters, gradients and optimizer state in shards"}
+}"""
 
 from .shared.blocks import of_list, repeated
 from .shared.cards import OnCards

@@ -3,9 +3,7 @@
 mod picture;
 mod row;
 mod show;
-mod techniques;
 mod trials;
 
 pub(crate) use row::VariantRow;
-pub use techniques::{SETTINGS, only_help};
-pub use trials::{BatchFlags, Trials, WhatIf, what_if};
+pub use trials::{BatchFlags, Trials, WhatIf, only_help, what_if};

@@ -1,9 +1,6 @@
 //! A technique or several that go together, and what became of them.
 
-use super::techniques::{
-    AGAIN, BESIDE_COMPILING, CARDS, COMPILING, INFERENCE_MODE, LAYOUT, NO_GRAD, OF_STEPS, OFFLOADING, STATE_OFFLOADING, TRAINED,
-    WEIGHTS, package_of,
-};
+use crate::answer::technique::{Changes, Need, Scripts, Source, Technique, TimeKind};
 use crate::answer::time::{Prediction, TimeChange};
 use crate::answer::{HostMemory, NeedlessGraphs, SimulatedGpu};
 use crate::capture::process::TechniqueOutcome;
@@ -16,7 +13,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, Default)]
 pub struct Combination {
     pub names: Vec<String>,
-    pub groups: Vec<&'static str>,
+    pub of: Vec<&'static Technique>,
     pub variant: Variant,
     /// Into how many micro-batches it divides a batch; 0 where it does not.
     pub micro_batches: u64,
@@ -31,15 +28,15 @@ pub fn joined<'a>(texts: impl IntoIterator<Item = &'a String>, between: &str) ->
 
 impl Combination {
     /// Of one technique, whose operations are counted.
-    pub fn of(name: &str, group: &'static str, variant: Variant) -> Combination {
+    pub fn of(name: &str, technique: &'static Technique, variant: Variant) -> Combination {
         let variant = Variant { counts: true, ..variant };
-        Combination { names: vec![name.to_string()], groups: vec![group], variant, ..Combination::default() }
+        Combination { names: vec![name.to_string()], of: vec![technique], variant, ..Combination::default() }
     }
 
     pub fn and(&self, other: &Combination) -> Combination {
         Combination {
             names: [&self.names[..], &other.names].concat(),
-            groups: [&self.groups[..], &other.groups].concat(),
+            of: [&self.of[..], &other.of].concat(),
             variant: Variant {
                 techniques: [&self.variant.techniques[..], &other.variant.techniques].concat(),
                 settings: [&self.variant.settings[..], &other.variant.settings].concat(),
@@ -53,10 +50,16 @@ impl Combination {
     }
 
     pub fn goes_with(&self, other: &Combination) -> bool {
-        let is_beside = |a: &Combination, b: &Combination| {
-            !a.groups.contains(&COMPILING) || b.groups.iter().all(|group| BESIDE_COMPILING.contains(group))
-        };
-        !self.groups.iter().any(|group| other.groups.contains(group)) && is_beside(self, other) && is_beside(other, self)
+        let is_beside =
+            |a: &Combination, b: &Combination| !a.wants(Need::Compiler) || b.of.iter().all(|technique| technique.compiles);
+        let is_in = |group: &String| other.of.iter().any(|technique| technique.group == *group);
+        !self.of.iter().any(|technique| is_in(&technique.group)) && is_beside(self, other) && is_beside(other, self)
+    }
+}
+
+impl Combination {
+    pub fn wants(&self, need: Need) -> bool {
+        self.of.iter().any(|technique| technique.wants(need))
     }
 }
 
@@ -143,9 +146,9 @@ impl VariantRow {
         let outcome = |name: &&str| measured.outcomes.iter().find(|outcome| outcome.technique == *name);
         let outcomes: Vec<&TechniqueOutcome> = choice.variant.techniques.iter().filter_map(outcome).collect();
         let flops = measured.flops.zip(base.flops).map(|(now, before)| (now.cast_signed() - before.cast_signed(), before));
-        let changes_layout = choice.groups.contains(&LAYOUT);
+        let changes_layout = choice.of.iter().any(|technique| technique.time == TimeKind::Layout);
         // Communication is not in the time, nor what compiling costs at the start.
-        let time = measured.time.as_ref().ok().filter(|_| !choice.groups.iter().any(|group| [CARDS, COMPILING].contains(group)));
+        let time = measured.time.as_ref().ok().filter(|_| !choice.wants(Need::Cards) && !choice.wants(Need::Compiler));
         let before = base.time.as_ref().ok();
         let change = time.zip(before).map(|(now, before)| now.change_from(before, changes_layout, base.host_noise));
         // What the host took otherwise in the same kernels is noise.
@@ -205,18 +208,18 @@ impl VariantRow {
     }
 
     pub fn burdens(&self) -> Burdens {
-        let is_in = |group| self.choice.groups.contains(&group);
+        let changes = |what| self.choice.of.iter().any(|technique| technique.changes == what);
         Burdens {
-            trains_otherwise: is_in(TRAINED),
-            more_cards: is_in(CARDS),
-            other_numbers: is_in(WEIGHTS),
+            trains_otherwise: changes(Changes::Training),
+            more_cards: self.choice.wants(Need::Cards),
+            other_numbers: changes(Changes::Numbers),
             traffic: self.is_offloading() && !self.is_timed(),
-            compiler: is_in(COMPILING),
+            compiler: self.choice.wants(Need::Compiler),
         }
     }
 
     pub fn is_offloading(&self) -> bool {
-        [OFFLOADING, STATE_OFFLOADING].iter().any(|group| self.choice.groups.contains(group))
+        self.choice.wants(Need::HostMemory)
     }
 
     /// Whether it asks for no clearly longer step, by the predicted time where there is one, and for nothing else. Without a time: for no more
@@ -225,7 +228,7 @@ impl VariantRow {
         let costs = match (self.predicted_change, self.extra_flops) {
             (Some(change), _) => change.share >= FREE,
             (None, Some(_)) => self.extra_share >= 1e-3,
-            (None, None) => self.choice.groups.iter().any(|group| AGAIN.contains(group)),
+            (None, None) => self.choice.of.iter().any(|technique| technique.again.is_some()),
         };
         !costs && self.burdens() == Burdens::default()
     }
@@ -282,30 +285,34 @@ impl MeasuredStep {
     }
 
     /// Why a rehearsal on the simulated GPU says that there is nothing for a technique.
-    pub fn has_nothing_for(&self, technique: &str, group: &str) -> Option<String> {
+    pub fn has_nothing_for(&self, technique: &Technique) -> Option<String> {
+        let is_needless = |scripts| technique.is_against(Source::NeedlessGraphs) && technique.scripts == scripts;
+        let (is_inference_mode, is_no_grad) = (is_needless(Scripts::Inference), is_needless(Scripts::Training));
         let is_missing = |package: &&str| self.imported.as_ref().is_some_and(|known| known.iter().all(|name| name != package));
-        match (technique, &self.needless) {
-            (INFERENCE_MODE, _) if self.unreached_backward.is_some() => {
+        match &self.needless {
+            _ if is_inference_mode && self.unreached_backward.is_some() => {
                 let place = self.unreached_backward.as_deref().unwrap_or_default();
                 Some(format!("the script has a backward pass that was not reached, at {place}"))
             }
-            (INFERENCE_MODE, None) if !self.trains => Some("the script's forward passes are without gradients already".to_string()),
-            (INFERENCE_MODE, Some(found)) if self.trains => {
-                let place = place_or_not(found.line.as_ref());
-                Some(format!("the script trains; {NO_GRAD} is for its forward passes that no backward pass follows, at {place}"))
+            None if is_inference_mode && !self.trains => {
+                Some("the script's forward passes are without gradients already".to_string())
             }
-            (NO_GRAD, Some(found)) if self.trains && !self.makes_steps => {
+            Some(found) if is_inference_mode && self.trains => {
+                let place = place_or_not(found.line.as_ref());
+                Some(format!(
+                    "the script trains; torch.no_grad() is for its forward passes that no backward pass follows, at {place}"
+                ))
+            }
+            Some(found) if is_no_grad && self.trains && !self.makes_steps => {
                 let (place, held) = (place_or_not(found.line.as_ref()), Bytes(found.bytes_at_peak.unsigned_abs()));
                 Some(format!(
                     "not tried in a script without optimizer steps: put torch.no_grad() around {place}, which keeps {held} at the peak"
                 ))
             }
-            _ if self.trains && !self.makes_steps && OF_STEPS.contains(&group) => {
-                Some("the script makes no optimizer step".to_string())
-            }
-            (NO_GRAD, _) if !self.trains => Some(format!("the script never trains: see {INFERENCE_MODE}")),
-            (NO_GRAD, None) => Some("no forward pass of a trained model in evaluation was found to keep a graph".to_string()),
-            _ => package_of(technique).filter(is_missing).map(|package| format!("the script imports no {package}")),
+            _ if self.trains && !self.makes_steps && technique.steps => Some("the script makes no optimizer step".to_string()),
+            _ if is_no_grad && !self.trains => Some("the script never trains: see torch.inference_mode()".to_string()),
+            None if is_no_grad => Some("no forward pass of a trained model in evaluation was found to keep a graph".to_string()),
+            _ => technique.package.as_deref().filter(is_missing).map(|package| format!("the script imports no {package}")),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::row::{Burdens, Combination, MeasuredStep, VariantRow};
 use super::show;
-use super::techniques::{ALLOCATOR, COMPILING, MEMORY_BUDGET, SETTINGS, SMALLER, Technique, is_for, techniques};
+use crate::answer::technique::{Need, Technique, techniques};
 use crate::answer::time::Prediction;
 use crate::answer::{Answer, HostMemory, RehearsalVerdict, SimulatedGpu, answer, makes_steps, trains};
 use crate::capture::host::memory_of_this_machine;
@@ -66,6 +66,19 @@ impl WhatIf {
     }
 }
 
+/// Read by every version of PyTorch, 2.15 included; PYTORCH_ALLOC_CONF, the newer name, by newer ones alone.
+const ALLOCATOR: &str = "PYTORCH_CUDA_ALLOC_CONF";
+
+/// What `--only` takes.
+pub fn only_help() -> String {
+    let names: Vec<&str> = techniques().iter().filter(|of| !of.wants(Need::Flags)).map(|of| of.name.as_str()).collect();
+    format!(
+        "With --what-if: try only these techniques, each alone, separated by commas; with + between their names together. There are {}, and with \
+        --accumulation accumulate-2x, accumulate-4x, accumulate-8x",
+        names.join(", ")
+    )
+}
+
 /// Tries techniques on a script, one by one and together.
 ///
 /// # Errors
@@ -86,10 +99,7 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
         !base.makes_steps || trials.batch.as_ref().is_none_or(|batch| batch.accumulation.is_some()),
         "the script trains: --batch needs --accumulation, as in '--grad-accum {{}}'"
     );
-    let is_for = |choice: &Combination| {
-        let is_budget = || choice.names.iter().any(|name| name == MEMORY_BUDGET);
-        asked || (choice.groups.iter().all(|group| is_for(group, base.trains, base.makes_steps)) && (base.trains || !is_budget()))
-    };
+    let is_for = |choice: &Combination| asked || choice.of.iter().all(|technique| technique.is_for(base.trains, base.makes_steps));
     // On a real GPU nothing but meters was looked at.
     let nothing = |choice: &Combination| if rehearsal.measures { None } else { has_nothing_for(&base, choice) };
     let mut tried = Vec::new();
@@ -100,7 +110,7 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
         }
     }
     // What compiles takes minutes, and has no predicted time: all else is known before.
-    tried.sort_by_key(|choice| choice.groups.contains(&COMPILING));
+    tried.sort_by_key(|choice| choice.wants(Need::Compiler));
     let choices = tried;
     let minutes = each.as_secs_f64() * choices.len() as f64 / at_once(rehearsal, &base, choices.len()) as f64 / 60.0;
     if minutes > 1.0 {
@@ -127,26 +137,31 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
 
 /// Why the script as it is has nothing for one of a choice's techniques.
 fn has_nothing_for(base: &MeasuredStep, choice: &Combination) -> Option<String> {
-    let mut named = choice.names.iter().zip(&choice.groups);
-    let (name, reason) = named.find_map(|(name, group)| Some((name, base.has_nothing_for(name, group)?)))?;
+    let mut named = choice.names.iter().zip(&choice.of);
+    let (name, reason) = named.find_map(|(name, technique)| Some((name, base.has_nothing_for(technique)?)))?;
     Some(if choice.names.len() > 1 { format!("{name}: {reason}") } else { reason })
 }
 
 /// Every technique, and those that this command cannot be given.
 fn choices(rehearsal: &Rehearsal, trials: &Trials) -> Result<(Vec<Combination>, Vec<VariantRow>)> {
-    let switched_on =
-        |of: &Technique| Combination::of(of.name, of.group, Variant { techniques: vec![of.name], ..Variant::default() });
-    let mut choices: Vec<Combination> = techniques().iter().map(switched_on).collect();
+    let switched_on = |of: &'static Technique| {
+        let variant = match &of.setting {
+            Some(value) => Variant { settings: vec![(ALLOCATOR, value.clone())], ..Variant::default() },
+            None => Variant { techniques: vec![&of.name], ..Variant::default() },
+        };
+        let words = of.setting.as_ref().map_or(String::new(), |value| format!("{ALLOCATOR}={value}  # in the environment"));
+        Combination { words, ..Combination::of(&of.name, of, variant) }
+    };
+    let (of_flags, others): (Vec<&Technique>, Vec<&Technique>) = techniques().iter().partition(|of| of.wants(Need::Flags));
+    let (settings, mut choices): (Vec<Combination>, Vec<Combination>) =
+        others.into_iter().map(switched_on).partition(|choice| !choice.variant.settings.is_empty());
     let mut left_out = Vec::new();
     let set = ["PYTORCH_ALLOC_CONF", ALLOCATOR].into_iter().find(|name| env::var_os(name).is_some_and(|value| !value.is_empty()));
-    for (name, value) in SETTINGS {
-        let variant = Variant { settings: vec![(ALLOCATOR, value.to_string())], ..Variant::default() };
-        let words = format!("{ALLOCATOR}={value}  # in the environment");
-        let choice = Combination { words, ..Combination::of(name, "allocator", variant) };
-        match set {
-            Some(set) => left_out.push(VariantRow::refused(choice, format!("{set} is set already"))),
-            None => choices.push(choice),
+    match set {
+        Some(set) => {
+            left_out.extend(settings.into_iter().map(|choice| VariantRow::refused(choice, format!("{set} is set already"))));
         }
+        None => choices.extend(settings),
     }
     if let Some(BatchFlags { batch, accumulation }) = &trials.batch {
         let command = &rehearsal.command;
@@ -155,18 +170,19 @@ fn choices(rehearsal: &Rehearsal, trials: &Trials) -> Result<(Vec<Combination>, 
         })?;
         for factor in [2, 4, 8].into_iter().filter(|factor| now.is_multiple_of(*factor)) {
             let (smaller, text) = (batch.with(command, now / factor), batch.text(now / factor));
+            let of = of_flags.iter().find(|of| of.steps == accumulation.is_some()).context("a technique's head is missing")?;
             choices.push(match accumulation {
                 None => {
                     let variant = Variant { command: Some(smaller), ..Variant::default() };
                     let words = format!("{text}  # on the command line");
-                    Combination { words, ..Combination::of(&format!("batch-{}", now / factor), SMALLER, variant) }
+                    Combination { words, ..Combination::of(&format!("batch-{}", now / factor), of, variant) }
                 }
                 Some(accumulation) => {
                     let steps = accumulation.number(command).unwrap_or(1) * factor;
                     let command = Some(accumulation.with(&smaller, steps));
-                    let variant = Variant { command, techniques: vec!["accumulate"], ..Variant::default() };
+                    let variant = Variant { command, techniques: vec![&of.name], ..Variant::default() };
                     let words = format!("{text} {}  # on the command line", accumulation.text(steps));
-                    let choice = Combination::of(&format!("accumulate-{factor}x"), "accumulation", variant);
+                    let choice = Combination::of(&format!("{}-{factor}x", of.name), of, variant);
                     Combination { words, micro_batches: factor, ..choice }
                 }
             });
@@ -490,11 +506,14 @@ fn mark_front(rows: &mut [VariantRow]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::answer::technique::named;
     use crate::answer::time::TimeChange;
-    use crate::explore::what_if::techniques::{CARDS, OFFLOADING, TRAINED};
 
-    fn tried(name: &str, group: &'static str, peak: i64, extra_share: f64, change: &str) -> VariantRow {
-        let choice = Combination { names: vec![name.to_string()], groups: vec![group], ..Combination::default() };
+    /// Of the group of a technique, or of one of its own.
+    fn tried(name: &str, like: &str, peak: i64, extra_share: f64, change: &str) -> VariantRow {
+        let own = || Box::leak(Box::new(Technique { group: name.to_string(), ..Technique::default() })) as &Technique;
+        let of = vec![named(like).unwrap_or_else(own)];
+        let choice = Combination { names: vec![name.to_string()], of, ..Combination::default() };
         VariantRow {
             techniques: choice.names.clone(),
             peak_reserved: Some(peak),
@@ -514,18 +533,18 @@ mod tests {
     #[test]
     fn together_goes_the_best_of_each_group_and_nothing_that_saves_nothing() {
         let rows = [
-            tried("bf16", "precision", 60, 0.0, "bf16"),
-            tried("fp16", "precision", 61, 0.0, "fp16"),
-            tried("fused", "update", 98, 0.0, ""),
-            tried("loop", "update", 99, 0.0, ""),
-            tried("in place", "in place", 95, 0.0, ""),
-            tried("every", "checkpointing", 40, 0.33, ""),
-            tried("second", "checkpointing", 70, 0.16, ""),
-            tried("channels last", "layout", 104, 0.0, ""),
-            tried("fsdp2", CARDS, 97, 0.0, "2 cards"),
-            tried("offload", OFFLOADING, 98, 0.0, ""),
+            tried("bf16", "autocast-bf16", 60, 0.0, "bf16"),
+            tried("fp16", "autocast-fp16", 61, 0.0, "fp16"),
+            tried("fused", "fused", 98, 0.0, ""),
+            tried("loop", "for-loop", 99, 0.0, ""),
+            tried("in place", "in-place", 95, 0.0, ""),
+            tried("every", "checkpoint-every", 40, 0.33, ""),
+            tried("second", "checkpoint-second", 70, 0.16, ""),
+            tried("channels last", "channels-last", 104, 0.0, ""),
+            tried("fsdp2", "fsdp2", 97, 0.0, "2 cards"),
+            tried("offload", "offload-activations", 98, 0.0, ""),
             // Another result for less than a twentieth.
-            tried("muon", "muon", 96, 0.0, "another optimizer"),
+            tried("muon", "", 96, 0.0, "another optimizer"),
             VariantRow::refused(
                 Combination { names: vec!["8-bit".to_string()], ..Combination::default() },
                 "not installed".to_string(),
@@ -536,9 +555,10 @@ mod tests {
             ["every", "second", "fsdp2", "offload"].map(|name| format!("in place+fused+{name} in place+fused+bf16+{name}"));
         assert_eq!(names.join(" "), format!("in place+fused in place+fused+bf16 {}", costly.join(" ")));
         // What trains another thing comes after all that does not, however little it costs.
-        assert!(tried("lora", TRAINED, 10, -0.3, "another thing").cost() > rows[8].cost());
+        assert!(tried("lora", "lora", 10, -0.3, "another thing").cost() > rows[8].cost());
         // A count of operations does not show traffic: what avoids it stays on the front.
-        let mut front = [tried("offload", OFFLOADING, 30, 0.0, ""), tried("fused", "update", 60, 0.0, ""), rows[8].clone()];
+        let mut front =
+            [tried("offload", "offload-activations", 30, 0.0, ""), tried("fused", "fused", 60, 0.0, ""), rows[8].clone()];
         mark_front(&mut front);
         assert_eq!(front.map(|row| row.pareto), [true, true, false]);
         // What was tried together already is not tried again.
@@ -551,22 +571,22 @@ mod tests {
 
     #[test]
     fn where_a_card_has_a_time_the_fastest_that_fits_is_first_and_operations_decide_nothing() {
-        let timed = |name, group, peak, share: f64| VariantRow {
+        let timed = |name, like, peak, share: f64| VariantRow {
             predicted_change: Some(TimeChange { share, low: share - 0.1, high: share + 0.1 }),
             predicted_seconds: Some(1.0 + share),
             extra_flops: Some(0),
             fits: peak <= 60,
-            ..tried(name, group, peak, 0.0, "")
+            ..tried(name, like, peak, 0.0, "")
         };
         let mut rows = [
             timed("as it is", "", 100, 0.0),
             // Micro-batches compute no more, and take much longer.
-            timed("accumulate", "accumulation", 20, 0.8),
-            VariantRow { extra_flops: Some(1 << 40), extra_share: 0.3, ..timed("checkpoint", "checkpointing", 50, 0.2) },
-            timed("offload", OFFLOADING, 40, 0.3),
-            timed("slower", "update", 55, 0.25),
-            VariantRow { is_without_time: true, fits: true, ..tried("fsdp2", CARDS, 10, 0.0, "2 cards") },
-            VariantRow { extra_flops: Some(1 << 20), extra_share: 0.01, ..timed("fast", "precision", 90, -0.4) },
+            timed("accumulate", "accumulate", 20, 0.8),
+            VariantRow { extra_flops: Some(1 << 40), extra_share: 0.3, ..timed("checkpoint", "checkpoint-every", 50, 0.2) },
+            timed("offload", "offload-activations", 40, 0.3),
+            timed("slower", "fused", 55, 0.25),
+            VariantRow { is_without_time: true, fits: true, ..tried("fsdp2", "fsdp2", 10, 0.0, "2 cards") },
+            VariantRow { extra_flops: Some(1 << 20), extra_share: 0.01, ..timed("fast", "autocast-bf16", 90, -0.4) },
         ];
         mark_front(&mut rows);
         sort(&mut rows);

@@ -1,0 +1,178 @@
+//! What fills a card at the moment that decides: every byte of it in one row. The rows sum to what nvidia-smi would show; of a job that does not
+//! fit, to the least memory on which it runs.
+
+use super::cards::CardAnswer;
+use super::facts::Facts;
+use super::loss::Loss;
+use super::place::BEFORE_FORWARD;
+use crate::capture::process::Frame;
+use serde::{Deserialize, Serialize};
+use sim::trace::{Category, MemoryBlock, Phase};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+sim::listed! {
+    /// What memory of a card is.
+    #[derive(Serialize, Deserialize, schemars::JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    Part {
+        /// Logits, their copies in other types, and their gradients.
+        Loss as "logits and loss",
+        Activations as "activations",
+        Weights as "weights",
+        FrozenWeights as "frozen weights",
+        /// Moving averages, deepcopies, and what autocast made of weights.
+        WeightCopies as "copies of weights",
+        Gradients as "gradients",
+        OptimizerState as "optimizer state",
+        KvCache as "KV cache",
+        Outputs as "kept outputs",
+        /// Gone before the phase ends, and workspaces of libraries.
+        Temporaries as "temporaries",
+        Data as "data",
+        GraphPools as "pools of CUDA graphs",
+        SizedByFree as "sized by free memory",
+        Other as "other tensors",
+        /// Reserved by PyTorch's allocator, and no tensor's.
+        Cached as "cached, unused",
+        /// Taken by others than PyTorch's allocator.
+        Outside as "outside of PyTorch",
+        /// Assumed.
+        Context as "CUDA context",
+        /// Beside the process that has most.
+        OtherProcesses as "other processes",
+    }
+}
+
+/// Bytes of a line that are one part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct OfLine {
+    /// `FILE:LINE`.
+    pub line: String,
+    pub bytes: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct AccountRow {
+    pub part: Part,
+    pub bytes: i64,
+    /// The lines with most of it.
+    pub lines: Vec<OfLine>,
+}
+
+/// What fills a card, the largest row first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Account {
+    /// What the rows sum to.
+    pub total: i64,
+    pub rows: Vec<AccountRow>,
+    /// When that is: a phase, and the step that it is of, or the forward pass.
+    pub phase: String,
+    pub step: u32,
+    pub pass: i64,
+    /// What runs then; in a backward pass the line of the forward pass.
+    pub line: Option<Frame>,
+}
+
+const MOST_LINES: usize = 3;
+
+/// What a block is.
+pub fn part_of(facts: &Facts, loss: &Loss, block: &MemoryBlock) -> Part {
+    if loss.has(facts, block) {
+        return Part::Loss;
+    }
+    match block.category {
+        Category::Parameters | Category::Buffers => Part::Weights,
+        Category::WeightCopies | Category::AutocastCopies => Part::WeightCopies,
+        Category::Gradients => Part::Gradients,
+        Category::OptimizerState => Part::OptimizerState,
+        Category::Activations => Part::Activations,
+        Category::KeyValueCache => Part::KvCache,
+        Category::Outputs => Part::Outputs,
+        Category::Temporaries | Category::OptimizerTemporaries | Category::Workspaces => Part::Temporaries,
+        Category::Data => Part::Data,
+        Category::Other => Part::Other,
+    }
+}
+
+impl Account {
+    /// Of a process's own allocator: what is allocated when it reserves most, and what of that is unused.
+    pub fn of(facts: &Facts, loss: &Loss) -> Account {
+        let moment = facts.ran_out.unwrap_or(facts.fullest);
+        let mut held: BTreeMap<Part, BTreeMap<String, i64>> = BTreeMap::new();
+        for block in facts.live(moment) {
+            let line = facts.own_line(block).unwrap_or_default();
+            *held.entry(part_of(facts, loss, block)).or_default().entry(line).or_default() += block.rounded;
+        }
+        let row = |(part, lines): (Part, BTreeMap<String, i64>)| {
+            let bytes = lines.values().sum();
+            let mut lines: Vec<OfLine> = lines.into_iter().map(|(line, bytes)| OfLine { line, bytes }).collect();
+            lines.retain(|of| !of.line.is_empty());
+            lines.sort_by_key(|of| Reverse(of.bytes));
+            lines.truncate(MOST_LINES);
+            AccountRow { part, bytes, lines }
+        };
+        let mut account = Account { total: 0, rows: held.into_iter().map(row).collect(), ..Account::at(facts, moment) };
+        account.total = account.sum();
+        account.fill(Part::Cached, facts.levels.get(moment).map_or(0, |meter| meter.reserved));
+        account
+    }
+
+    /// An empty one of a moment.
+    fn at(facts: &Facts, moment: usize) -> Account {
+        let Some(event) = facts.events().get(moment) else {
+            return Account { phase: Phase::Load.name().to_string(), ..Account::default() };
+        };
+        let is_before_forward = super::peak::is_before_forward(facts.events(), moment);
+        let phase = if is_before_forward { BEFORE_FORWARD } else { super::passes::phase_name(event.phase, facts.trains) };
+        let stack = if event.origin != 0 { event.origin } else { event.stack };
+        Account {
+            total: 0,
+            rows: Vec::new(),
+            phase: phase.to_string(),
+            step: facts.step_of(event),
+            pass: super::passes::pass_of(facts.events(), moment),
+            line: facts.trace.own_line(stack).or_else(|| facts.trace.line(stack)).cloned(),
+        }
+    }
+
+    fn sum(&self) -> i64 {
+        self.rows.iter().map(|row| row.bytes).sum()
+    }
+
+    pub fn bytes(&self, part: Part) -> i64 {
+        self.rows.iter().filter(|row| row.part == part).map(|row| row.bytes).sum()
+    }
+
+    /// Adds bytes to a part.
+    fn add(&mut self, part: Part, bytes: i64) {
+        match self.rows.iter_mut().find(|row| row.part == part) {
+            _ if bytes == 0 => {}
+            Some(row) => row.bytes += bytes,
+            None => self.rows.push(AccountRow { part, bytes, lines: Vec::new() }),
+        }
+        self.rows.retain(|row| row.bytes != 0);
+        self.rows.sort_by_key(|row| Reverse(row.bytes));
+        self.total = self.sum();
+    }
+
+    /// Has the rows sum to a total: a part is what they lack of it.
+    fn fill(&mut self, part: Part, total: i64) {
+        self.add(part, total - self.sum());
+    }
+
+    /// Of the whole card: beside the process's own its context, what others than PyTorch have, and other processes. `total` is what is in use in
+    /// all.
+    pub fn on_card(&mut self, card: Option<&CardAnswer>, process: u32, context: i64, total: i64) {
+        let of = card.and_then(|card| card.processes.iter().find(|of| of.process == process));
+        self.add(Part::Context, of.map_or(context, |of| of.context));
+        self.add(Part::Outside, of.map_or(0, |of| of.outside));
+        let is_shared = card.is_some_and(|card| card.processes.len() > 1);
+        self.fill(if is_shared { Part::OtherProcesses } else { Part::Cached }, total);
+    }
+
+    /// The same on a card with so much memory: what is cached is given back where memory is short.
+    pub fn hold_to(&mut self, total: i64) {
+        self.fill(Part::Cached, total);
+    }
+}

@@ -1,0 +1,378 @@
+//! What to change in this script, in one order by one rule.
+//!
+//! What a technique frees is a sum over blocks: the script's memory is followed once more without those that the technique does not make, and what the
+//! most of it then is says how much is freed. What it does to the time is estimated from the predicted time of a step. `--what-if` tries it.
+//!
+//! # The order
+//! 1. What pins more than half of the host's memory comes last, before it what changes what is trained or in which numbers that is kept, and
+//!    before that what needs more cards, a compiler, or flags of the command.
+//! 2. For a job that does not fit: what makes it fit comes first, by the time that it costs.
+//! 3. Of all others: what costs no time comes first, by what it frees; then by what is freed for each per cent of a longer step.
+//!
+//! Of a group of alternatives the first counts. What frees less than a twentieth of what the job needs is none, nor what the script has.
+
+use super::account::{Part, part_of};
+use super::facts::Facts;
+use super::loss::Loss;
+use super::technique::{Changes, Has, Need, Source, Technique, TimeKind, named, techniques};
+use super::time::Prediction;
+use crate::capture::work::{Precision, WorkKind};
+use serde::{Deserialize, Serialize};
+use sim::cards::Speed;
+use sim::trace::{Category, MemoryBlock, Phase};
+use std::collections::{HashMap, HashSet};
+
+/// A step that takes less than this much longer is as long.
+pub const FREE: f64 = 0.05;
+/// What frees a smaller part of what the job needs is not worth a line.
+const LEAST_PART: i64 = 20;
+
+/// A change of the script, or of how it is run.
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct Advice {
+    pub technique: String,
+    /// What it does, in a few words.
+    pub what: String,
+    /// Bytes of what the job needs, estimated.
+    pub frees: i64,
+    /// How much longer a step takes, as a share of it; estimated. None where that is not known.
+    pub longer: Option<f64>,
+    pub changes: Changes,
+    pub needs: Vec<Need>,
+    /// Bytes of the host's memory that it pins.
+    pub pins: i64,
+    /// Whether the job fits with it alone, where it does not without.
+    pub makes_it_fit: bool,
+    #[serde(skip)]
+    pub group: String,
+}
+
+/// What decides about a place in the order: of an estimate as of what was tried.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Merit {
+    pub frees: i64,
+    pub longer: Option<f64>,
+    pub changes: Changes,
+    pub needs_more: bool,
+    pub pins_too_much: bool,
+    /// Whether the job fits with it and not without.
+    pub makes_it_fit: bool,
+}
+
+/// The place in the order; less comes first.
+pub type Place = (bool, bool, bool, bool, i64, i64);
+
+impl Merit {
+    pub fn place(&self) -> Place {
+        let is_free = self.longer.is_some_and(|longer| longer < FREE);
+        let percent = self.longer.map_or(1e6, |longer| (longer * 100.0).max(1.0));
+        let (first, then) = match (self.makes_it_fit, is_free) {
+            (true, true) => (0, -self.frees),
+            (true, false) => (percent.round() as i64, -self.frees),
+            (false, true) => (i64::MIN, -self.frees),
+            (false, false) => ((-(self.frees as f64) / percent) as i64, 0),
+        };
+        (self.pins_too_much, self.changes >= Changes::Numbers, self.needs_more, !self.makes_it_fit, first, then)
+    }
+}
+
+/// What a technique would free of a process's memory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cut {
+    pub technique: String,
+    pub frees: i64,
+    /// How much longer a step takes, as a share of it; none where that is not known.
+    pub longer: Option<f64>,
+}
+
+/// What each technique would free that the script has use for.
+pub fn cuts(facts: &Facts, loss: &Loss) -> Vec<Cut> {
+    let has = has(facts);
+    // Before the first step ended more may follow.
+    let is_for = |of: &&Technique| {
+        let is_needed = !of.frees.is_empty() && !of.unless.iter().any(|one| has.contains(one));
+        is_needed && of.is_for(facts.trains, facts.makes_steps) && (!of.steps || facts.makes_steps)
+    };
+    let cut = |of: &Technique| Cut { technique: of.name.clone(), frees: frees(facts, loss, of), longer: never_longer(of) };
+    techniques().iter().filter(is_for).map(cut).filter(|cut| cut.frees > 0).collect()
+}
+
+/// Adds what expandable segments would free.
+pub fn add_fragmentation(cuts: &mut Vec<Cut>, frees: i64) {
+    let of = techniques().iter().filter(|of| of.is_against(Source::Fragmentation));
+    cuts.extend(of.map(|of| Cut { technique: of.name.clone(), frees, longer: Some(0.0) }));
+}
+
+/// Adds how much longer a step takes, by its predicted time.
+pub fn add_times(cuts: &mut [Cut], time: &Prediction, speed: Option<Speed>) {
+    for cut in cuts {
+        cut.longer = named(&cut.technique).and_then(|technique| longer(technique, cut.frees, time, speed));
+    }
+}
+
+/// By how much less is allocated at most without what a technique frees.
+fn frees(facts: &Facts, loss: &Loss, technique: &Technique) -> i64 {
+    let kept = kept_of_blocks(facts);
+    let needless =
+        if technique.is_against(Source::NeedlessGraphs) { super::passes::of_needless_graphs(facts) } else { HashSet::new() };
+    // Once for the logits, and once for one gradient of them.
+    let smallest = facts.blocks().filter(|block| loss.has(facts, block)).map(|block| block.bytes).min().unwrap_or(0);
+    let mut whole: HashMap<(bool, u32), usize> = HashMap::new();
+    let mut changes: Vec<(usize, i64)> = Vec::new();
+    for block in facts.blocks() {
+        let part = part_of(facts, loss, block);
+        let made = facts.made(block);
+        let is_of = |source: &Source, whole: &mut HashMap<(bool, u32), usize>| match source {
+            Source::Loss => part == Part::Loss,
+            Source::LossCopies => {
+                let is_backward = made.phase == Phase::Backward;
+                let before = whole.entry((is_backward, made.step)).or_default();
+                let is_first = part == Part::Loss && block.bytes == smallest && *before == 0;
+                *before += usize::from(is_first);
+                part == Part::Loss && !is_first
+            }
+            Source::Activations | Source::Fp32Activations => part == Part::Activations,
+            Source::LargeActivations => [Part::Activations, Part::Loss].contains(&part) && block.bytes >= 1 << 20,
+            Source::Blocks => part == Part::Activations && kept.as_ref().is_some_and(|kept| kept.is_freed(facts, block)),
+            Source::Gradients => part == Part::Gradients,
+            Source::OptimizerState => part == Part::OptimizerState,
+            Source::Weights => part == Part::Weights,
+            Source::FrozenWeights => part == Part::FrozenWeights,
+            Source::KvCache => part == Part::KvCache,
+            Source::NeedlessGraphs => needless.contains(&block.made()),
+            Source::Fragmentation => false,
+        };
+        let share =
+            technique.frees.iter().filter(|(source, _)| is_of(source, &mut whole)).map(|(_, share)| *share).fold(0.0, f64::max);
+        if share > 0.0 {
+            let bytes = (block.rounded as f64 * share) as i64;
+            changes.push((block.made(), bytes));
+            changes.extend(block.freed().map(|freed| (freed, -bytes)));
+        }
+    }
+    changes.sort_unstable();
+    let mut changes = changes.into_iter().peekable();
+    let (mut freed, mut most) = (0, 0);
+    for (at, meter) in facts.levels.iter().enumerate() {
+        while let Some((_, bytes)) = changes.next_if(|(when, _)| *when <= at) {
+            freed += bytes;
+        }
+        if !facts.left_out.iter().any(|tried| tried.contains(&at)) {
+            most = most.max(meter.allocated - freed);
+        }
+    }
+    // Autocast makes copies of weights.
+    let copies = match technique.is_against(Source::Fp32Activations) {
+        true => facts.bytes_at_peak(|block| block.category == Category::Parameters) / 2,
+        false => 0,
+    };
+    (facts.most.allocated - most - copies).max(0)
+}
+
+/// What stays of the activations of repeated blocks when they are computed again.
+struct Kept {
+    /// Of the block that is at work, and of each what the next one reads.
+    last: String,
+    results: HashSet<usize>,
+}
+
+/// The block that a module is in: its path up to the first number.
+fn repeated(path: &str) -> Option<&str> {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let end = path.split('.').scan(0, |at, part| {
+        *at += part.len() + 1;
+        Some((*at - 1, part))
+    });
+    end.into_iter().find(|(_, part)| is_number(part)).map(|(end, _)| &path[..end])
+}
+
+impl Kept {
+    fn block_of<'a>(facts: &Facts<'a>, block: &MemoryBlock) -> Option<&'a str> {
+        repeated(facts.trace.modules.get(&facts.made(block).module)?)
+    }
+
+    fn is_freed(&self, facts: &Facts, block: &MemoryBlock) -> bool {
+        Kept::block_of(facts, block).is_some_and(|of| of != self.last) && !self.results.contains(&block.made())
+    }
+}
+
+fn kept_of_blocks(facts: &Facts) -> Option<Kept> {
+    let mut results: HashMap<(&str, u32), usize> = HashMap::new();
+    let mut last = None;
+    let is_kept = |block: &&MemoryBlock| block.category == Category::Activations && facts.made(block).phase == Phase::Forward;
+    for block in facts.blocks().filter(is_kept) {
+        if let Some(of) = Kept::block_of(facts, block) {
+            results.insert((of, facts.made(block).step), block.made());
+            last = Some(of);
+        }
+    }
+    Some(Kept { last: last?.to_string(), results: results.into_values().collect() })
+}
+
+/// Of logits for which the product can be put into the loss.
+const FEWEST_CLASSES: u32 = 8192;
+
+/// What the capture shows that a script has already, or has nothing for.
+fn has(facts: &Facts) -> HashSet<Has> {
+    let &Facts { trace, device, casts_weights, .. } = facts;
+    let is_seen = |end: &str| trace.frames.values().any(|frame| frame.file.ends_with(end));
+    let of_kind = |kind: WorkKind| trace.work.iter().filter(move |work| work.device == device && work.kind == kind);
+    let has_ended_a_step = facts.steps > 0;
+    let products = || of_kind(WorkKind::Matmul).chain(of_kind(WorkKind::Convolution));
+    let (half, all) = products().fold((0.0, 0.0), |(half, all), work| {
+        (if work.precision == Precision::Half { half + work.flops } else { half }, all + work.flops)
+    });
+    let is_half = half > 0.9 * all;
+    let steps_by = |frame: &str| frame.contains("torch/optim/") && !frame.ends_with("optimizer.py");
+    let is_adam = is_seen("torch/optim/adam.py") || is_seen("torch/optim/adamw.py");
+    let is_other = || trace.frames.values().any(|frame| steps_by(&frame.file));
+    // Rows of a product may be as many, too.
+    let has_few = || of_kind(WorkKind::Matmul).all(|work| work.m.max(work.n) < FEWEST_CLASSES);
+    let all = [
+        (Has::Checkpoints, is_seen("torch/utils/checkpoint.py")),
+        (Has::NoBlocks, has_ended_a_step && !may_have_blocks(facts)),
+        (Has::Compiled, trace.is_compiled()),
+        (Has::HalfPrecision, is_half),
+        (Has::HalfWeights, is_half && !casts_weights),
+        (Has::NoProducts, has_ended_a_step && of_kind(WorkKind::Matmul).next().is_none()),
+        (Has::FewClasses, has_ended_a_step && has_few()),
+        (Has::ChannelsLast, of_kind(WorkKind::Convolution).all(|work| work.is_channels_last || work.is_volume)),
+        (Has::OtherOptimizer, has_ended_a_step && !is_adam && is_other()),
+        (Has::Closure, is_seen("torch/optim/lbfgs.py")),
+        (Has::NoState, has_ended_a_step && !facts.all_blocks.iter().any(|block| block.category == Category::OptimizerState)),
+    ];
+    all.into_iter().filter(|(_, has)| *has).map(|(one, _)| one).collect()
+}
+
+/// Whether some module has two parts that have parts: repeated blocks are such. Where no module is known they may be anything.
+fn may_have_blocks(facts: &Facts) -> bool {
+    let mut parts: HashMap<&str, HashSet<&str>> = HashMap::new();
+    for name in facts.trace.modules.values() {
+        for (at, _) in name.match_indices('.') {
+            if let Some((part, _)) = name[at + 1..].split_once('.') {
+                parts.entry(&name[..at]).or_default().insert(part);
+            }
+        }
+    }
+    facts.trace.modules.is_empty() || parts.values().any(|parts| parts.len() > 1)
+}
+
+/// What the advice is for.
+#[derive(Debug, Clone, Copy)]
+pub struct Job {
+    /// What it needs at least, and what the card has.
+    pub needs: i64,
+    pub memory: i64,
+    pub host_memory: u64,
+}
+
+/// The advice for a job, the first first.
+pub fn advice(cuts: &[Cut], job: Job) -> Vec<Advice> {
+    let fits = job.needs <= job.memory;
+    let of = |cut: &Cut| {
+        let technique = named(&cut.technique)?;
+        let pins = if technique.wants(Need::HostMemory) { cut.frees } else { 0 };
+        Some(Advice {
+            technique: cut.technique.clone(),
+            what: technique.short.clone(),
+            frees: cut.frees,
+            longer: cut.longer,
+            changes: technique.changes,
+            needs: technique.needs.clone(),
+            pins,
+            makes_it_fit: !fits && job.needs - cut.frees <= job.memory,
+            group: technique.group.clone(),
+        })
+    };
+    let mut all: Vec<Advice> = cuts.iter().filter_map(of).filter(|advice| advice.frees * LEAST_PART >= job.needs).collect();
+    all.sort_by_key(|advice| (advice.merit(job.host_memory).place(), advice.technique.clone()));
+    let mut groups = HashSet::new();
+    all.retain(|advice| groups.insert(advice.group.clone()));
+    all
+}
+
+impl Advice {
+    fn merit(&self, host_memory: u64) -> Merit {
+        Merit {
+            frees: self.frees,
+            longer: self.longer,
+            changes: self.changes,
+            needs_more: self.needs.iter().any(|need| *need != Need::HostMemory),
+            pins_too_much: host_memory > 0 && 2 * self.pins.unsigned_abs() > host_memory,
+            makes_it_fit: self.makes_it_fit,
+        }
+    }
+}
+
+/// Where there is no time to compare with.
+fn never_longer(technique: &Technique) -> Option<f64> {
+    let is_same = technique.time == TimeKind::Same && technique.again.is_none_or(|again| again == 0.0);
+    (is_same || technique.time == TimeKind::Half).then_some(0.0)
+}
+
+/// How much longer a step takes, roughly.
+fn longer(technique: &Technique, frees: i64, time: &Prediction, speed: Option<Speed>) -> Option<f64> {
+    let step = time.step_seconds.max(1e-9);
+    let again = technique.again.map_or(0.0, |again| {
+        let all: f64 = time.modules.iter().map(|module| module.seconds).sum();
+        let of_blocks: f64 = time.modules.iter().filter(|module| module.module.contains(".*")).map(|module| module.seconds).sum();
+        let forward = time.phases.iter().find(|phase| phase.phase == Phase::Forward.name());
+        let forward = forward.map_or(0.0, |phase| phase.device_seconds.max(phase.host_seconds));
+        again * forward * if all > 0.0 { of_blocks / all } else { 1.0 } / step
+    });
+    match technique.time {
+        TimeKind::Same => Some(again),
+        TimeKind::Half => {
+            let all: f64 = time.kernels.iter().map(|kernel| kernel.seconds).sum();
+            let halved = time.kernels.iter().map(|kernel| kernel.seconds / if kernel.bound_by == "compute" { 2.0 } else { 1.7 });
+            let device = time.device_seconds * if all > 0.0 { halved.sum::<f64>() / all } else { 1.0 };
+            Some(device.max(time.host_seconds).min(step) / step - 1.0)
+        }
+        TimeKind::Host => {
+            let copies = 2.0 * frees as f64 / speed?.host_bandwidth;
+            // Activations are copied beside the kernels; the optimizer waits for its state.
+            Some(if technique.steps { copies / step } else { (copies / step - 0.9).max(FREE) })
+        }
+        TimeKind::Layout | TimeKind::Unknown => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each case: what it frees, how much longer a step takes, what it changes, and whether it makes the job fit; in the order that is expected.
+    #[test]
+    fn the_order_is_that_of_its_rule() {
+        let merit = |frees: i64, longer: f64| Merit { frees, longer: Some(longer), ..Merit::default() };
+        let fitting = |frees, longer| Merit { makes_it_fit: true, ..merit(frees, longer) };
+        let cases: [&[Merit]; 5] = [
+            // It fits: free ones by bytes, then bytes for each per cent.
+            &[merit(90, -0.6), merit(50, 0.0), merit(80, 0.1), merit(70, 0.33)],
+            // It does not: what makes it fit by time, then the others.
+            &[fitting(50, 0.0), fitting(90, 0.2), fitting(60, 0.3), merit(40, 0.0), merit(40, 0.5)],
+            // What changes the result comes after what does not; rounding does not count.
+            &[
+                Merit { changes: Changes::Rounding, ..merit(90, 0.0) },
+                merit(20, 0.4),
+                Merit { changes: Changes::Training, ..merit(99, 0.0) },
+            ],
+            // What fills the host's memory is last, and what needs more than the script comes after what does not.
+            &[merit(20, 0.4), Merit { needs_more: true, ..merit(90, 0.0) }, Merit { pins_too_much: true, ..merit(99, 0.06) }],
+            // A time that is not known is a long one.
+            &[merit(30, 0.3), Merit { longer: None, ..merit(90, 0.0) }],
+        ];
+        for (number, case) in cases.iter().enumerate() {
+            let places: Vec<Place> = case.iter().map(Merit::place).collect();
+            assert!(places.is_sorted(), "case {number}: {places:?}");
+        }
+    }
+
+    #[test]
+    fn a_repeated_block_is_a_path_up_to_its_first_number() {
+        assert_eq!(
+            ["GPT.h.12.mlp.c_fc", "GPT.head", "Seq.0", "V.a1.b"].map(repeated),
+            [Some("GPT.h.12"), None, Some("Seq.0"), None]
+        );
+    }
+}

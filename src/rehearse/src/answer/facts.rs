@@ -1,0 +1,139 @@
+//! What one process did on one card: found in one walk over its events, and asked by whatever follows.
+
+use super::meter::{Meter, meters};
+use super::out_of_memory::{failed_tries, ran_out, reached_script};
+use super::passes::{makes_steps, trains};
+use crate::capture::process::{Frame, Trace};
+use sim::trace::{Event, Kind, MemoryBlock, PassFlags, Phase};
+use std::collections::HashSet;
+use std::ops::Range;
+
+/// One process on one card; moments are positions among the trace's events.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    pub trace: &'a Trace,
+    pub device: u16,
+    /// Of all cards, in the order in which they were made.
+    pub all_blocks: &'a [MemoryBlock],
+    /// Whether autocast makes copies of weights.
+    pub casts_weights: bool,
+    pub trains: bool,
+    pub makes_steps: bool,
+    /// Optimizer steps that ended; and the same where the script made no other and came to its end: what follows is none.
+    pub steps: u32,
+    pub last_step: Option<u32>,
+    /// Forward passes of outermost modules.
+    pub passes: Vec<(usize, PassFlags)>,
+    /// Modules for which something was allocated in a backward pass.
+    pub gone_back: HashSet<u32>,
+    /// The allocator's meters after each event, and the most of each.
+    pub levels: Vec<Meter>,
+    pub most: Meter,
+    /// When most was allocated, or memory ran out; and when most was reserved, of such moments the one with most allocated.
+    pub moment: usize,
+    pub fullest: usize,
+    pub ran_out: Option<usize>,
+    /// Where memory ran out and the script went on, and the events of those tries.
+    pub tries: Vec<usize>,
+    pub left_out: Vec<Range<usize>>,
+}
+
+impl<'a> Facts<'a> {
+    pub fn of(trace: &'a Trace, blocks: &'a [MemoryBlock], casts_weights: bool, device: u16, command_failed: bool) -> Facts<'a> {
+        let mut facts = Facts {
+            trace,
+            device,
+            all_blocks: blocks,
+            casts_weights,
+            trains: trains(&trace.events),
+            makes_steps: makes_steps(trace),
+            steps: trace.events.last().map_or(0, |event| event.step),
+            last_step: None,
+            passes: Vec::new(),
+            gone_back: HashSet::new(),
+            levels: Vec::with_capacity(trace.events.len()),
+            most: Meter::default(),
+            moment: 0,
+            fullest: 0,
+            ran_out: None,
+            tries: Vec::new(),
+            left_out: Vec::new(),
+        };
+        let mut goes_back_last = false;
+        for ((at, event), meter) in trace.events.iter().enumerate().zip(meters(trace, device)) {
+            facts.levels.push(meter);
+            match event.kind {
+                Kind::Pass => facts.passes.push((at, PassFlags::of(event))),
+                _ if reached_script(event, device) => facts.tries.push(at),
+                _ => {}
+            }
+            if event.phase == Phase::Backward {
+                facts.gone_back.insert(event.module);
+                goes_back_last |= event.step == facts.steps;
+            }
+        }
+        let has_ended = trace.ended && trace.exception.is_none();
+        facts.last_step = (facts.steps > 0 && has_ended && !goes_back_last).then_some(facts.steps);
+        facts.ran_out = if facts.tries.is_empty() { None } else { ran_out(&facts, command_failed) };
+        facts.tries.retain(|at| Some(*at) != facts.ran_out);
+        facts.left_out = failed_tries(&facts);
+        let counts = |at: &usize| !facts.left_out.iter().any(|tried| tried.contains(at));
+        let mut most: Option<(usize, usize)> = None;
+        for (at, meter) in facts.levels.iter().enumerate().filter(|(at, _)| counts(at)) {
+            let (allocated, reserved) = most.get_or_insert((at, at));
+            if meter.allocated > facts.levels[*allocated].allocated {
+                *allocated = at;
+            }
+            let key = |at: usize| (facts.levels[at].reserved, facts.levels[at].allocated);
+            if key(at) > key(*reserved) {
+                *reserved = at;
+            }
+            facts.most.requested = facts.most.requested.max(meter.requested);
+        }
+        let (allocated, reserved) = most.unwrap_or_default();
+        facts.most.allocated = facts.levels.get(allocated).map_or(0, |meter| meter.allocated).max(0);
+        facts.most.reserved = facts.levels.get(reserved).map_or(0, |meter| meter.reserved).max(0);
+        (facts.moment, facts.fullest) = (facts.ran_out.unwrap_or(allocated), reserved);
+        facts
+    }
+
+    pub fn events(&self) -> &'a [Event] {
+        &self.trace.events
+    }
+
+    /// Blocks of this card.
+    pub fn blocks(&self) -> impl Iterator<Item = &'a MemoryBlock> + use<'a> {
+        let device = self.device;
+        self.all_blocks.iter().filter(move |block| block.device == device)
+    }
+
+    /// Those that live at a moment.
+    pub fn live(&self, moment: usize) -> impl Iterator<Item = &'a MemoryBlock> + use<'a> {
+        self.blocks().filter(move |block| block.lives_after(moment))
+    }
+
+    /// Bytes of such blocks at the moment of most.
+    pub fn bytes_at_peak(&self, is_such: impl Fn(&MemoryBlock) -> bool) -> i64 {
+        self.live(self.moment).filter(|block| is_such(block)).map(|block| block.rounded).sum()
+    }
+
+    pub fn made(&self, block: &MemoryBlock) -> &'a Event {
+        &self.trace.events[block.made()]
+    }
+
+    /// The stack of the line that a block belongs to: in a backward pass that of the forward pass.
+    pub fn stack_of(&self, block: &MemoryBlock) -> u32 {
+        let made = self.made(block);
+        if made.origin != 0 { made.origin } else { made.stack }
+    }
+
+    /// The script's own line that made a block, as `FILE:LINE`; where it has none, the innermost that is not PyTorch's.
+    pub fn own_line(&self, block: &MemoryBlock) -> Option<String> {
+        let stack = self.stack_of(block);
+        self.trace.own_line(stack).or_else(|| self.trace.line(stack)).map(Frame::place)
+    }
+
+    pub fn operator(&self, event: &Event) -> &'a str {
+        self.trace.operators.get(&event.operator.into()).map_or("", String::as_str)
+    }
+}

@@ -1,0 +1,232 @@
+//! Techniques: what stands in the heads of the files in `python/vramlab_rehearsal/techniques`, which Python and this program read alike.
+
+use crate::run::libraries::PYTHON;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+/// What is switched on from outside, or set in the environment, and what is known of it before it is tried.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Technique {
+    #[serde(skip)]
+    pub name: String,
+    /// A script takes one of a group.
+    pub group: String,
+    /// The scripts that it is for.
+    #[serde(rename = "use", default)]
+    pub scripts: Scripts,
+    /// Whether it needs optimizer steps.
+    #[serde(default)]
+    pub steps: bool,
+    /// What it does, in a few words, and its line of docs/what-if.md.
+    pub short: String,
+    pub line: String,
+    /// Of what it frees which share.
+    #[serde(default)]
+    pub frees: BTreeMap<Source, f64>,
+    /// Which share of a forward pass through the model's repeated blocks it computes again; none of one that computes nothing again.
+    pub again: Option<f64>,
+    #[serde(default)]
+    pub time: TimeKind,
+    #[serde(default)]
+    pub changes: Changes,
+    #[serde(default)]
+    pub needs: Vec<Need>,
+    /// The package whose own ways it switches on: there is nothing for it where the script does not import that.
+    pub package: Option<String>,
+    /// What a script has that has it already, or has nothing for it.
+    #[serde(default)]
+    pub unless: Vec<Has>,
+    /// Whether it goes with a compiled model, as it does not change what is compiled.
+    #[serde(default)]
+    pub compiles: bool,
+    /// Of PyTorch's allocator.
+    pub setting: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scripts {
+    /// Those that never train.
+    Inference,
+    Both,
+    #[default]
+    Training,
+}
+
+/// What of a script's memory is freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// Logits, their copies and gradients; and of those all but the logits and one gradient.
+    Loss,
+    LossCopies,
+    Activations,
+    /// Of 1 MiB or more.
+    LargeActivations,
+    Fp32Activations,
+    /// Of repeated blocks, but for one of them.
+    Blocks,
+    Gradients,
+    OptimizerState,
+    Weights,
+    FrozenWeights,
+    KvCache,
+    /// Kept for a backward pass that never comes.
+    NeedlessGraphs,
+    /// What expandable segments would not reserve.
+    Fragmentation,
+}
+
+/// What its time hangs on, beside what is computed again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimeKind {
+    #[default]
+    Same,
+    /// Kernels in half precision.
+    Half,
+    /// Copies to the host and back.
+    Host,
+    /// Other kernels, of which less is known.
+    Layout,
+    Unknown,
+}
+
+/// What becomes of the result.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, serde::Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Changes {
+    #[default]
+    Nothing,
+    /// Products and activations are rounded to fewer bits.
+    Rounding,
+    /// Weights or optimizer state are kept in fewer bits.
+    Numbers,
+    /// Something else is trained.
+    Training,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, serde::Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Need {
+    /// Of the command, for its batch.
+    Flags,
+    HostMemory,
+    Compiler,
+    Cards,
+}
+
+/// What a capture shows of a script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Has {
+    Checkpoints,
+    /// No modules that are repeated.
+    NoBlocks,
+    Compiled,
+    HalfPrecision,
+    HalfWeights,
+    NoProducts,
+    FewClasses,
+    ChannelsLast,
+    /// Another than Adam or AdamW.
+    OtherOptimizer,
+    /// An optimizer whose step wants one.
+    Closure,
+    NoState,
+}
+
+impl Technique {
+    pub fn wants(&self, need: Need) -> bool {
+        self.needs.contains(&need)
+    }
+
+    /// Whether it is for scripts that train, or for those that do not.
+    pub fn is_for(&self, trains: bool, makes_steps: bool) -> bool {
+        // A smaller batch, where nothing could accumulate.
+        let is_smaller = self.scripts == Scripts::Inference && self.wants(Need::Flags);
+        match self.scripts {
+            Scripts::Both => true,
+            Scripts::Inference => !trains || (!makes_steps && is_smaller),
+            Scripts::Training => trains,
+        }
+    }
+
+    pub fn is_against(&self, source: Source) -> bool {
+        self.frees.contains_key(&source)
+    }
+}
+
+/// Where a file's head stands.
+fn head(path: &str, text: &'static str) -> Option<&'static str> {
+    let is_one =
+        path.rsplit_once('/').is_some_and(|(folder, name)| folder == "vramlab_rehearsal/techniques" && !name.starts_with('_'));
+    text.split("\"\"\"").nth(1).filter(|_| is_one)
+}
+
+/// All of them, by the scripts that they are for and by group.
+pub fn techniques() -> &'static [Technique] {
+    static ALL: LazyLock<Vec<Technique>> = LazyLock::new(|| {
+        let heads = PYTHON.iter().filter_map(|(path, text)| head(path, text));
+        // The tests read all of them.
+        let read = heads.filter_map(|head| serde_json::from_str::<BTreeMap<String, Technique>>(head).ok()).flatten();
+        let mut all: Vec<Technique> = read.map(|(name, technique)| Technique { name, ..technique }).collect();
+        all.sort_by_key(|technique| {
+            (technique.scripts, technique.setting.is_some(), technique.group.clone(), technique.line.clone())
+        });
+        all
+    });
+    &ALL
+}
+
+pub fn named(name: &str) -> Option<&'static Technique> {
+    techniques().iter().find(|technique| technique.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_head_is_read_and_python_looks_for_the_packages_that_they_name() {
+        for (path, text) in PYTHON {
+            if let Some(head) = head(path, text) {
+                let read = serde_json::from_str::<BTreeMap<String, Technique>>(head);
+                assert!(
+                    read.is_ok_and(|read| !read.is_empty()),
+                    "{path}: {:?}",
+                    serde_json::from_str::<BTreeMap<String, Technique>>(head)
+                );
+            }
+        }
+        let mut packages: Vec<&str> = techniques().iter().filter_map(|technique| technique.package.as_deref()).collect();
+        packages.sort_unstable();
+        packages.dedup();
+        let (_, passes) = PYTHON.iter().find(|(path, _)| *path == "vramlab_rehearsal/passes.py").unwrap();
+        assert!(passes.contains(&format!(
+            "_PACKAGES = ({})",
+            packages.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ")
+        )));
+    }
+
+    /// The lines of the table in docs/what-if.md: the names in code, what is done, and the group where it has others.
+    fn table() -> Vec<String> {
+        let row = |same: &[Technique]| {
+            let group = &same[0].group;
+            let has_others = techniques().iter().filter(|other| other.group == *group).count() > 1;
+            let names: Vec<String> = same.iter().map(|technique| format!("`{}`", technique.name)).collect();
+            format!("| {} | {} | {} |", names.join(", "), same[0].line, if has_others { group } else { "" }).replace("|  |", "| |")
+        };
+        techniques().chunk_by(|a, b| a.line == b.line).map(row).collect()
+    }
+
+    #[test]
+    fn the_table_of_the_docs_is_made_of_the_heads_of_files() {
+        let docs = include_str!("../../../../docs/what-if.md");
+        let (_, rest) = docs.split_once("| technique | what is done |").unwrap();
+        let found: Vec<&str> = rest.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
+        assert_eq!(found, table(), "write these lines into docs/what-if.md:\n{}", table().join("\n"));
+    }
+}
