@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::LazyLock;
 use std::thread;
 
 const OLDEST: &str = "2.6.0";
@@ -33,15 +34,32 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
+/// The machine's uv, else one that is kept for the next time.
+fn uv() -> &'static Path {
+    static UV: LazyLock<PathBuf> = LazyLock::new(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("uv");
+        let program = folder.join("bin/uv");
+        let own = std::env::split_paths(&std::env::var_os("PATH").unwrap()).map(|folder| folder.join("uv")).find(|uv| uv.is_file());
+        if own.is_none() && !program.exists() {
+            let pip = ["-m", "pip", "install", "--quiet", "--target"];
+            let made = Command::new(common::python()).args(pip).arg(&folder).arg("uv").output().unwrap();
+            assert!(made.status.success(), "{}", said(&made));
+        }
+        own.unwrap_or(program)
+    });
+    &UV
+}
+
+/// Makes an environment, beside the Python of the tests where that is asked for.
+fn make(folder: &Path, uv: &Path, words: &[&str]) -> Output {
+    let maker = root("src/rehearse/python/versions/environment.py");
+    Command::new(common::python()).arg(maker).arg(folder).arg("--uv").arg(uv).args(words).output().unwrap()
+}
+
 /// A Python that has this PyTorch; it is kept for the next time. None where it cannot be fetched.
 fn environment(version: &str) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("environment-{version}"));
-    let made = Command::new(common::python())
-        .arg(root("src/rehearse/python/versions/environment.py"))
-        .arg(&folder)
-        .args(["--without=triton".to_string(), format!("torch=={version}")])
-        .output()
-        .unwrap();
+    let made = make(&folder, uv(), &["--without=triton", &format!("torch=={version}")]);
     if !made.status.success() {
         let why = said(&made).lines().rfind(|line| line.contains("ERROR")).unwrap_or("it could not be installed").to_string();
         common::skipped(&format!("PyTorch {version}: {why}\n{}", said(&made)));
@@ -50,35 +68,94 @@ fn environment(version: &str) -> Option<PathBuf> {
     Some(folder.join("bin/python"))
 }
 
+/// A wheel of nothing but what it says of itself.
+fn wheel(folder: &Path, name: &str, version: &str, needs: &str) {
+    let script = r"
+import sys, zipfile
+folder, name, version, needs = sys.argv[1:]
+about = f'{name}-{version}.dist-info'
+with zipfile.ZipFile(f'{folder}/{name}-{version}-py3-none-any.whl', 'w') as wheel:
+    needs = f'Requires-Dist: {needs}\n' if needs else ''
+    wheel.writestr(f'{name}.py', '')
+    wheel.writestr(f'{about}/METADATA', f'Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}')
+    wheel.writestr(f'{about}/WHEEL', 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
+    wheel.writestr(f'{about}/RECORD', f'{name}.py,,\n{about}/METADATA,,\n{about}/WHEEL,,\n{about}/RECORD,,\n')
+";
+    let made = Command::new(common::python()).args(["-c", script]).arg(folder).args([name, version, needs]).output().unwrap();
+    assert!(made.status.success(), "{}", said(&made));
+}
+
+#[test]
+fn a_version_is_the_one_that_its_row_names_or_there_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let wheels = folder.path().join("wheels");
+    fs::create_dir(&wheels).unwrap();
+    for (name, version, needs) in [
+        ("vl_grower", "1.0.0", ""),
+        ("vl_grower", "2.0.0", ""),
+        ("vl_wants", "1.0.0", "vl_grower>=2"),
+        ("vl_loose", "1.0.0", "vl_grower"),
+    ] {
+        wheel(&wheels, name, version, needs);
+    }
+    let with = |words: &[&str]| {
+        let environment = folder.path().join(words.join("-").replace("--", ""));
+        let maker = root("src/rehearse/python/versions/environment.py");
+        let mut command = Command::new(common::python());
+        command.arg(maker).arg(&environment).arg("--uv").arg(uv()).env("UV_FIND_LINKS", &wheels).env("UV_NO_INDEX", "1");
+        (command.args(words).output().unwrap(), environment)
+    };
+    let installed = |environment: &Path| {
+        let list = "from importlib import metadata; print(*sorted(f'{d.name}=={d.version}' for d in metadata.distributions() if d.name.startswith('vl')))";
+        let listed = Command::new(environment.join("bin/python")).args(["-c", list]).output().unwrap();
+        String::from_utf8_lossy(&listed.stdout).trim().to_string()
+    };
+    // One that contradicts another is refused by the resolver, before anything is installed.
+    let (refused, environment) = with(&["vl_grower==1.0.0", "vl_wants==1.0.0"]);
+    let why = said(&refused);
+    assert!(!refused.status.success() && why.contains("vl-wants depend on vl-grower>=2"), "{why}");
+    assert!(!environment.join("bin").exists());
+    let (made, environment) = with(&["vl_grower==1.0.0", "vl_loose==1.0.0"]);
+    assert!(made.status.success(), "{}", said(&made));
+    assert_eq!(installed(&environment), "vl_grower==1.0.0 vl_loose==1.0.0");
+    // Whoever wants it all the same says so.
+    let (made, environment) = with(&["vl_grower==1.0.0", "vl_wants==1.0.0", "--no-deps"]);
+    assert!(made.status.success(), "{}", said(&made));
+    assert_eq!(installed(&environment), "vl_grower==1.0.0 vl_wants==1.0.0");
+    let (made, environment) = with(&["vl_wants==1.0.0", "--with=vl_loose"]);
+    assert!(made.status.success(), "{}", said(&made));
+    assert_eq!(installed(&environment), "vl_grower==2.0.0 vl_loose==1.0.0 vl_wants==1.0.0");
+}
+
 /// A torchvision that belongs to a PyTorch of today may come out weeks after it. By a uv that has no torchvision.
 #[test]
 fn a_companion_that_is_not_out_yet_is_done_without() {
     let folder = tempfile::tempdir().unwrap();
-    let (uv, asked) = (folder.path().join("uv"), folder.path().join("asked"));
+    let (uv, asked, beside) = (folder.path().join("uv"), folder.path().join("asked"), folder.path().join("beside"));
     let stub = format!(
         r#"#!/bin/sh
 for last; do :; done
-if [ "$1" = venv ]; then exec "{}" -m venv --without-pip "$last"; fi
-echo "$last" >> "{}"
-case "$last" in torch==*) ;; *) echo "ERROR: no $last" >&2; exit 1 ;; esac
-cd "{}"/env/lib/python*/site-packages && mkdir -p torch-2.99.0.dist-info torchvision-0.26.0.dist-info
-printf 'Name: torch\nVersion: 2.99.0\n' > torch-2.99.0.dist-info/METADATA
-printf 'Name: torchvision\nVersion: 0.26.0\nRequires-Dist: torch==2.11.0\n' > torchvision-0.26.0.dist-info/METADATA
+case "$1 $2" in
+venv*) exec "{}" -m venv --without-pip "$last" ;;
+"pip compile") grep torchvision "$last" >> "{asked}" && exit 1; echo torch==2.99.0 > "$(dirname "$last")/lock.txt" ;;
+"pip install") echo "$last" >> "{asked}" ;;
+esac
 "#,
         common::python().display(),
-        asked.display(),
-        folder.path().display()
+        asked = asked.display()
     );
     fs::write(&uv, stub).unwrap();
     fs::set_permissions(&uv, fs::Permissions::from_mode(0o755)).unwrap();
-    let made = Command::new(common::python())
-        .arg(root("src/rehearse/python/versions/environment.py"))
-        .arg(folder.path().join("env"))
-        .args(["--beside".into(), format!("--uv={}", uv.display()), "torch==2.99.0".into()])
-        .output()
+    let about = beside.join("torchvision-0.26.0.dist-info");
+    fs::create_dir_all(&about).unwrap();
+    fs::write(about.join("METADATA"), "Metadata-Version: 2.1\nName: torchvision\nVersion: 0.26.0\nRequires-Dist: torch==2.11.0\n")
         .unwrap();
+    let maker = root("src/rehearse/python/versions/environment.py");
+    let mut command = Command::new(common::python());
+    command.arg(maker).arg(folder.path().join("env")).arg("--beside").arg("--uv").arg(&uv).arg("torch==2.99.0");
+    let made = command.env("PYTHONPATH", &beside).output().unwrap();
     assert!(made.status.success(), "{}", said(&made));
-    assert_eq!(fs::read_to_string(asked).unwrap(), "torch==2.99.0\ntorchvision==0.114.*,<=0.114.0\n");
+    assert_eq!(fs::read_to_string(asked).unwrap(), "torchvision==0.114.*\ntorch==2.99.0\n");
 }
 
 /// A rehearsal that ends well: what it answers.

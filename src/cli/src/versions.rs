@@ -8,7 +8,7 @@ use clap::Args;
 use rehearse::check::Earlier;
 use rehearse::diff::PeakDiff;
 use rehearse::versions::bisect::{FirstBad, Peaks, Worktree};
-use rehearse::versions::{Base, Environments, Table, Trial, Wanted, clear, combinations, rows};
+use rehearse::versions::{Base, Environments, Figure, Table, Trial, Wanted, clear, combinations, rows};
 use serde::Serialize;
 use sim::cards::Card;
 use std::ffi::OsString;
@@ -25,6 +25,14 @@ pub struct Rehearsing {
     /// Version of Python, where the versions want another than the command's own: its packages are then installed again
     #[arg(long, value_name = "3.N")]
     python: Option<String>,
+
+    /// What each environment has beside the versions, as datasets<4; may be repeated
+    #[arg(long, value_name = "REQUIREMENT")]
+    with: Vec<String>,
+
+    /// Install the versions and nothing that they require: what is there stays, whatever it says
+    #[arg(long)]
+    no_deps: bool,
 
     /// The most that environments may take in the cache: those that were not used for longest are removed
     #[arg(long, value_name = "SIZE", default_value = "20GiB")]
@@ -88,7 +96,11 @@ pub struct BisectOptions {
     #[arg(value_name = "BAD")]
     bad: String,
 
-    /// Bytes allocated at once above which it is bad; else halfway between the two
+    /// What is compared: allocated, reserved, needs or step; without it the first of these that differs by 5 %
+    #[arg(long, value_name = "FIGURE")]
+    by: Option<Figure>,
+
+    /// Bytes above which it is bad; else halfway between the two
     #[arg(long, value_name = "SIZE")]
     threshold: Option<Bytes>,
 
@@ -124,7 +136,7 @@ impl Rehearsing {
         fs::create_dir_all(folder).with_context(|| format!("--out {}", folder.display()))?;
         let command: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
         let here = std::env::current_dir().unwrap_or_default();
-        let asked = format!("{}\n", serde_json::json!([command, self.flags()?, self.python, more, here]));
+        let asked = format!("{}\n", serde_json::json!([command, self.flags()?, self.python, self.with, self.no_deps, more, here]));
         let known = folder.join(ASKED);
         if let Ok(other) = fs::read_to_string(&known) {
             ensure!(
@@ -158,7 +170,8 @@ impl Rehearsing {
     }
 
     fn environments<'a>(&self, base: &'a Base) -> Environments<'a> {
-        Environments { base, python: self.python.clone(), limit: self.cache_size.0, progress: progress(self.said.quiet) }
+        let (python, with, limit) = (self.python.clone(), self.with.clone(), self.cache_size.0);
+        Environments { base, python, with, has_no_dependencies: self.no_deps, limit, progress: progress(self.said.quiet) }
     }
 
     fn present(&self, place: &Place, name: &str, value: &impl Serialize, text: &str) -> Result<()> {
@@ -211,7 +224,7 @@ pub fn bisect(options: &BisectOptions) -> Result<u8> {
     let (base, progress) = (Base::of(&rehearsing.command)?, progress(rehearsing.said.quiet));
     let place = rehearsing.place(&format!("{:?} {:?}", options.package, options.repo))?;
     let trial = rehearsing.trial(&base, &place.path)?;
-    let threshold = options.threshold.map(|size| size.0);
+    let threshold = (options.by, options.threshold.map(|size| size.0));
     let (good, bad) = (options.good.as_str(), options.bad.as_str());
     let command: Vec<_> = rehearsing.command.iter().map(|word| word.to_string_lossy()).collect();
     let flags = rehearsing.flags()?.join(" ");
@@ -245,7 +258,7 @@ pub fn bisect(options: &BisectOptions) -> Result<u8> {
         worktree.check_out(commit)?;
         // A folder that this commit does not have.
         let folder = folder.as_deref().map(|folder| if folder.is_dir() { folder.to_owned() } else { worktree.path() });
-        trial.run(commit, &base.python, folder.as_deref(), &worktree.imports())
+        trial.run(commit, &base.python, folder.as_deref(), &worktree.imports(), &[])
     };
     let mut peaks = Peaks::new((&good, &bad), threshold, progress, rehearse)?;
     let found = peaks.of_commits(&worktree, &good, &bad)?;

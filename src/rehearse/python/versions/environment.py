@@ -1,25 +1,33 @@
 """Makes a virtual environment with given versions of packages, for rehearsals: without the libraries of CUDA.
 
-    environment.py FOLDER [--beside] [--python VERSION] [--uv PROGRAM] [--without NAME]... REQUIREMENT...
+    environment.py FOLDER --uv PROGRAM [--beside] [--python VERSION] [--no-deps] [--with REQUIREMENT]... REQUIREMENT...
 
-With --beside the packages of the Python that runs this are seen there, too, behind those that are installed: nothing else is fetched than the
-requirements, and what they want in another version. A rehearsal takes no step in CUDA's libraries, but the loader wants them to be there: 4 GB of
-what torch depends on. Each gets the name of one small library here, whose functions fail. Needs a C compiler and binutils.
+uv resolves the requirements together with all packages of the Python that runs this, once and before anything is installed; what is there stays in
+its version where it can. With --beside these packages are seen there, too, behind those that are installed: nothing is fetched but what differs. A
+rehearsal takes no step in CUDA's libraries, but the loader wants them to be there: 4 GB of what torch depends on. Each gets the name of one small
+library here, whose functions fail. That needs a C compiler and binutils.
 """
 
 import argparse
-import json
+import base64
+import hashlib
+import os
 import re
 import shutil
 import site
 import subprocess
 import sys
+import tempfile
+import zipfile
 from importlib import metadata
 from pathlib import Path
 
 CUDA = re.compile("nvidia-|cuda-")
-# Packages whose version follows from torch's.
-COMPANIONS = {"torchvision": "0.{0}.*,<=0.{0}.{1}", "torchaudio": "2.{0}.*,<=2.{0}.{1}"}
+# Each of their releases is for one of torch: without a bound a resolver takes one from before they said so.
+COMPANIONS = {"torchvision": "0.{}", "torchaudio": "2.{}"}
+# What comes with an environment, and this program itself.
+NOT_MEANT = {"pip", "uv", "vramlab"}
+OLDEST = (2, 6)
 
 
 def lines(*command):
@@ -69,100 +77,113 @@ def stand_in(packages):
             (lib / name).symlink_to(made.name)
 
 
-def distribution(name):
-    try:
-        return metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        return None
+def plain(name):
+    return re.sub("[-_.]+", "-", name).lower()
 
 
-def missing(wanted, without):
-    """What of the requirements, and of those of what this environment itself has, is not met."""
-    from pip._vendor.packaging.requirements import Requirement
+def named(requirement):
+    return plain(re.match(r"[\w.-]+", requirement)[0])
 
-    todo, seen, found = [Requirement(text) for text in wanted], set(), []
-    while todo:
-        requirement = todo.pop()
-        text, name = str(requirement), re.sub("[-_.]+", "-", requirement.name).lower()
-        if text in seen or name in without or CUDA.match(name):
-            continue
-        seen.add(text)
-        there = distribution(name)
-        if there is None or not requirement.specifier.contains(there.version, prereleases=True):
-            marker = f" ; {requirement.marker}" if requirement.marker else ""
-            found.append(text.removesuffix(marker).split(";")[0].strip())
-        elif Path(there.locate_file("")).is_relative_to(sys.prefix):
-            extras = ["", *requirement.extras]
-            needs = [Requirement(need) for need in there.requires or []]
-            todo += [need for need in needs if not need.marker or any(need.marker.evaluate({"extra": extra}) for extra in extras)]
-    torch = next((Requirement(text) for text in wanted if text.startswith("torch==")), None)
-    release = re.match(r"==2\.(\d+)\.(\d+)", str(torch.specifier)) if torch else None
-    for name, version in COMPANIONS.items() if release else ():
-        if name in without:
-            continue
-        there = distribution(name)
-        needs = [Requirement(need) for need in there.requires or []] if there else []
-        version = version.format(int(release[1]) + (15 if name == "torchvision" else 0), release[2])
-        if any(need.name == "torch" and not need.specifier.contains(torch.specifier.__str__()[2:]) for need in needs):
-            found.append(f"{name}=={version}")
-    return found
+
+def is_local(one):
+    """Whether no index has it in this version: of a folder, of a repository, or built by somebody, as 2.11.0+cu126 is."""
+    return "+" in one.version or one.read_text("direct_url.json")
+
+
+def stub(one, folder):
+    """A wheel with nothing but what a package says of itself, so that the resolver knows one that no index has."""
+    name, version = plain(one.metadata["Name"]).replace("-", "_"), one.version
+    about = f"{name}-{version}.dist-info"
+    # Extras and markers are in it, files and text are not wanted.
+    told = [f"{key}: {value}" for key, value in one.metadata.items() if key in ("Metadata-Version", "Name", "Version", "Requires-Dist", "Provides-Extra")]
+    files = {"METADATA": "\n".join(told) + "\n", "WHEEL": "Wheel-Version: 1.0\nGenerator: vramlab\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        rows = []
+        for file, text in files.items():
+            wheel.writestr(f"{about}/{file}", text)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+            rows.append(f"{about}/{file},sha256={digest},{len(text.encode())}")
+        wheel.writestr(f"{about}/RECORD", "\n".join([*rows, f"{about}/RECORD,,"]) + "\n")
+
+
+def resolved(options, interpreter, there):
+    """Versions by package, of the requirements and of what is there; or the resolver's own words."""
+    asked = [*options.requirements, *options.extra]
+    meant = {named(text) for text in asked}
+    torch = next((text.split("==")[1] for text in options.requirements if named(text) == "torch" and "==" in text), None)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        seen = {name: one for name, one in there.items() if name not in meant}
+        # Another Python has other builds of what no index has.
+        seen = seen if options.beside and interpreter == sys.executable else {name: one for name, one in seen.items() if not is_local(one) or name == "torch"}
+        for one in there.values():
+            if is_local(one):
+                stub(one, folder)
+        companions = {}
+        for name, release in COMPANIONS.items():
+            if torch and name in seen and (number := re.match(r"2\.(\d+)", torch)):
+                companions[name] = f"{name}=={release.format(int(number[1]) + (15 if name == 'torchvision' else 0))}.*"
+        others = {name: f"{name}=={one.version}" if is_local(one) and name != "torch" else name for name, one in seen.items()} | companions
+        source, lock = folder / "requirements.in", folder / "lock.txt"
+        command = [options.uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--prerelease=if-necessary-or-explicit"]
+        command += ["--python", str(interpreter), "--output-file", str(lock), str(source)]
+        # Beside the user's own: a flag would take their place.
+        places = {"UV_FIND_LINKS": ",".join(filter(None, [os.environ.get("UV_FIND_LINKS"), str(folder)]))}
+        said = ""
+        # A companion that is not out for this torch yet is done without: the script that imports it says so by itself.
+        for left_out in (set(), set(companions)) if companions else (set(),):
+            source.write_text("\n".join([*asked, *(text for name, text in others.items() if name not in left_out)]) + "\n")
+            # What stands in it is preferred.
+            lock.write_text("".join(f"{name}=={one.version}\n" for name, one in seen.items()))
+            done = subprocess.run(command, capture_output=True, text=True, env=os.environ | places)
+            if done.returncode == 0:
+                rows = [re.match(r"([\w.-]+)==(\S+)", line) for line in lock.read_text().splitlines()]
+                return {plain(row[1]): row[2] for row in rows if row}
+            said = said or done.stderr
+        sys.exit(f"{' '.join(asked)}: {in_one_line(said)}")
+
+
+def in_one_line(said):
+    """The resolver's words without its drawing."""
+    words = [re.sub(r"^[\s×╰─▶│├]+", "", line) for line in said.splitlines()]
+    return re.sub(r"\s+", " ", " ".join(words)).strip() or "it cannot be resolved"
 
 
 def install(options, python, requirements):
-    if options.uv:
-        command = [options.uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
-    else:
-        command = [python, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check"]
-    done = subprocess.run([*command, "--no-deps", *requirements], capture_output=True, text=True)
-    said = done.stderr.strip().splitlines() or ["it says nothing"]
-    why = next((line for line in reversed(said) if "ERROR" in line), said[-1]).strip()
-    return f"{' '.join(requirements)} cannot be installed: {why}" if done.returncode else None
+    command = [options.uv, "pip", "install", "--quiet", "--compile-bytecode", "--no-deps", "--python", python, *requirements]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(requirements)} cannot be installed: {in_one_line(done.stderr)[-400:]}")
 
 
 def make(options):
     folder = Path(options.folder)
     shutil.rmtree(folder, ignore_errors=True)
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    interpreter = sys.executable
-    if options.python and options.python != own:
-        interpreter = shutil.which(f"python{options.python}") or (options.python if options.uv else None)
-        if not interpreter:
-            sys.exit(f"there is no python{options.python} in PATH: install it, or uv (pip install uv), which brings it")
-    if options.uv:
-        lines(options.uv, "venv", "--quiet", "--seed", "--python", interpreter, folder)
+    interpreter = sys.executable if options.python in (None, own) else options.python
+    is_own = interpreter == sys.executable
+    there = {plain(one.metadata["Name"]): one for one in reversed(list(metadata.distributions())) if one.metadata["Name"]}
+    there = {name: one for name, one in there.items() if name not in NOT_MEANT and not CUDA.match(name)} if options.beside else {}
+    if options.no_deps:
+        wanted = {named(text): text for text in [*options.requirements, *options.extra]}
     else:
-        lines(interpreter, "-m", "venv", folder)
+        found = resolved(options, interpreter, there)
+        stays = {name for name, one in there.items() if is_own and found.get(name) == one.version}
+        wanted = {name: f"{name}=={version}" for name, version in found.items() if name not in stays and not CUDA.match(name)}
+        # What is asked for by name alone is of CUDA, too.
+        wanted |= {named(text): text for text in options.requirements if CUDA.match(named(text))}
+        wanted = {name: text for name, text in wanted.items() if name not in options.without}
+        torch = re.match(r"torch==(\d+)\.(\d+)", wanted.get("torch", ""))
+        if torch and tuple(map(int, torch.groups())) < OLDEST:
+            sys.exit(f"{' '.join(options.requirements)} would come with {wanted['torch']}; rehearsals need PyTorch {OLDEST[0]}.{OLDEST[1]} or newer")
+    lines(options.uv, "venv", "--quiet", "--seed", "--python", interpreter, folder)
     python = folder / "bin" / "python"
     (packages,) = folder.glob("lib/python*/site-packages")
-    asked, others = list(options.requirements), {}
-    if options.beside and interpreter == sys.executable:
+    if options.beside and is_own:
         seen = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
         (packages / "beside.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in seen if Path(path).is_dir()))
-    elif options.beside:
-        # Another Python takes none of this one's packages: they are installed again.
-        names = {re.split("[=<>~! ]", text)[0].lower() for text in asked} | {"pip", "setuptools", "triton", "torch", "vramlab", *COMPANIONS}
-        there = [(one.metadata["Name"].lower(), one) for one in metadata.distributions() if not one.read_text("direct_url.json")]
-        others = {name: f"{name}=={one.version}" for name, one in there if name not in names and not CUDA.match(name)}
-        if "torch" not in {re.split("[=<>~! ]", text)[0] for text in asked} and (torch := distribution("torch")):
-            asked.append(f"torch=={torch.version.split('+')[0]}")
-    wanted = asked
-    for _ in range(20):
-        if not wanted:
-            break
-        if why := install(options, python, wanted):
-            # One that is not out for this torch yet: the script that imports it says so by itself, others do without.
-            rest = [text for text in wanted if text.split("==")[0] not in COMPANIONS]
-            if len(rest) == len(wanted) or (rest and (why := install(options, python, rest))):
-                sys.exit(why)
-            options.without += [text.split("==")[0] for text in wanted if text not in rest]
-        # In the same versions, if those are for this Python, too.
-        if others and install(options, python, others.values()) and (why := install(options, python, others)):
-            sys.exit(why)
-        others = {}
-        left = lines(python, __file__, "--missing", *(f"--without={name}" for name in options.without), folder, *asked)
-        if json.loads(left[-1]) == wanted:
-            sys.exit(f"what is installed does not meet what it requires: {' '.join(wanted)}")
-        wanted = json.loads(left[-1])
+    if wanted:
+        install(options, python, wanted.values())
     if (packages / "torch" / "lib").is_dir():
         stand_in(packages)
 
@@ -171,15 +192,13 @@ def main():
     options = argparse.ArgumentParser()
     options.add_argument("folder")
     options.add_argument("requirements", nargs="+")
+    options.add_argument("--uv", required=True)
     options.add_argument("--beside", action="store_true")
     options.add_argument("--python")
-    options.add_argument("--uv")
+    options.add_argument("--no-deps", action="store_true")
+    options.add_argument("--with", action="append", default=[], dest="extra")
     options.add_argument("--without", action="append", default=[])
-    options.add_argument("--missing", action="store_true")
     options = options.parse_args()
-    if options.missing:
-        print(json.dumps(missing(options.requirements, options.without)))
-        return
     whole = Path(options.folder) / "whole"
     if whole.exists():
         return

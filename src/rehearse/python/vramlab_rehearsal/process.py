@@ -1,6 +1,7 @@
 """This process under rehearsal: what is put in place at its start, how it is stopped, how it ended."""
 
 import atexit
+import contextlib
 import multiprocessing
 import os
 import sys
@@ -20,6 +21,17 @@ _stopped = False
 _ended_in = 0
 
 
+def _versions():
+    """Of the packages that somebody wants to know them of."""
+    from importlib import metadata
+
+    found = {}
+    for name in filter(None, os.environ.get("VRAMLAB_REHEARSAL_PACKAGES", "").split(",")):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
 def begin(torch):
     """Opens this process's folder, and puts everything in place that waits for CUDA. False where that cannot be, which is noted."""
 
@@ -34,6 +46,7 @@ def begin(torch):
             executable=sys.executable,
             python=sys.version.split()[0],
             torch=str(torch.__version__),
+            packages=_versions(),
             cuda=torch.version.cuda,
             rank=int(rank) if rank.isdigit() else None,
             version=settings.version,

@@ -18,7 +18,7 @@ use crate::capture::plain::on_one_line;
 use crate::capture::process::{BACKWARD_PASS, Exception, Frame, PlaceholderBranch, SkippedCode, Trace, line_number};
 use serde::Serialize;
 use sim::trace::{Category, Event, Kind, MemoryBlock, blocks};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// One process on one card.
@@ -28,6 +28,9 @@ pub struct ProcessAnswer {
     pub rank: Option<u32>,
     pub device: u16,
     pub torch: String,
+    /// Versions of the packages that `vramlab versions` varies.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub packages: BTreeMap<String, String>,
     pub steps: u32,
     pub peak_requested: i64,
     pub peak_allocated: i64,
@@ -128,6 +131,7 @@ fn on_device(facts: &Facts) -> ProcessAnswer {
         rank: trace.process.rank,
         device: facts.device,
         torch: trace.process.torch.clone(),
+packages: trace.process.packages.clone(),
         steps: facts.steps,
         peak_requested: most.requested,
         peak_allocated: most.allocated,

@@ -25,7 +25,7 @@ use super::work::Work;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use sim::trace::{self, Event, Phase};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
 
@@ -57,6 +57,9 @@ pub struct Process {
     pub executable: String,
     pub python: String,
     pub torch: String,
+    /// Versions of the packages that `vramlab versions` asks for.
+    #[serde(default)]
+    pub packages: BTreeMap<String, String>,
     pub cuda: Option<String>,
     pub rank: Option<u32>,
     #[serde(default)]

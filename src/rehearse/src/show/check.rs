@@ -7,6 +7,7 @@ use crate::capture::session::Capture;
 use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -76,6 +77,8 @@ struct EarlierGpu {
 #[derive(Debug, Deserialize)]
 struct EarlierProcess {
     torch: String,
+    #[serde(default)]
+    packages: BTreeMap<String, String>,
     peak: EarlierPeak,
 }
 
@@ -130,6 +133,11 @@ impl Earlier {
         }
         read.gpu.name = on_one_line(&read.gpu.name);
         Ok(read)
+    }
+
+    /// Versions of the packages that were asked for, of each process.
+    pub(crate) fn versions(&self) -> impl Iterator<Item = &BTreeMap<String, String>> {
+        self.processes.iter().map(|process| &process.packages)
     }
 
     /// Another card's answer says nothing of this one's: peaks differ by what PyTorch and its libraries choose for it.

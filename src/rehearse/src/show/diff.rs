@@ -126,6 +126,7 @@ pub fn diff(before: &[BlockGroup], after: &[BlockGroup]) -> PeakDiff {
         pairs.push((groups, now));
     }
     pairs.extend(new.into_values().map(|now| (Vec::new(), now)));
+    without_moved(&mut pairs);
     let mut rows: Vec<DiffRow> = pairs.iter().filter_map(|(was, now)| row(was, now)).collect();
     let allocated = |groups: &[BlockGroup]| groups.iter().map(|group| group.allocated).sum::<i64>();
     let rounding = |groups: &[BlockGroup]| groups.iter().map(|group| group.allocated - requested(group)).sum::<i64>();
@@ -151,6 +152,28 @@ pub fn diff(before: &[BlockGroup], after: &[BlockGroup]) -> PeakDiff {
         categories: changes(|group| &group.category),
         modules: changes(|group| &group.module),
         operators: changes(|group| &group.operator),
+    }
+}
+
+/// Takes away what stands at another line now and is otherwise the same, as after a formatter: such rows would cancel.
+fn without_moved(pairs: &mut [(Vec<&BlockGroup>, Vec<&BlockGroup>)]) {
+    let is_same = |one: &BlockGroup, other: &BlockGroup| {
+        let of = |group: &BlockGroup| (group.bytes, group.blocks, group.allocated);
+        of(one) == of(other)
+            && (&one.operator, &one.module, &one.category, &one.function)
+                == (&other.operator, &other.module, &other.category, &other.function)
+    };
+    let (mut gone, mut came): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
+    for (at, (was, now)) in pairs.iter().enumerate() {
+        let is_new = |group: &&BlockGroup, others: &[&BlockGroup]| !others.iter().any(|other| is_same(group, other));
+        gone.extend(was.iter().filter(|group| is_new(group, now)).map(|group| (at, *group)));
+        came.extend(now.iter().filter(|group| is_new(group, was)).map(|group| (at, *group)));
+    }
+    for (from, group) in gone {
+        let Some(found) = came.iter().position(|(_, other)| is_same(group, other)) else { continue };
+        let (to, other) = came.swap_remove(found);
+        pairs[from].0.retain(|one| !std::ptr::eq(*one, group));
+        pairs[to].1.retain(|one| !std::ptr::eq(*one, other));
     }
 }
 
@@ -208,9 +231,11 @@ fn change(was: &[&BlockGroup], now: &[&BlockGroup], before: (usize, i64), after:
             _ if after.1 > before.1 => Change::Larger,
             _ => Change::Smaller,
         },
-        (old, new) if new > old => Change::MoreBlocks,
-        _ if after.1 < before.1 => Change::FewerBlocks,
-        _ => Change::Larger,
+        // The word has the sign of the bytes: of more blocks that are smaller together the sizes speak.
+        (old, new) if new > old && after.1 > before.1 => Change::MoreBlocks,
+        (old, new) if new < old && after.1 < before.1 => Change::FewerBlocks,
+        _ if after.1 > before.1 => Change::Larger,
+        _ => Change::Smaller,
     };
     (change, None)
 }
@@ -236,12 +261,16 @@ impl PeakDiff {
             return format!("  Both peaks hold the same: {before}, line by line.\n");
         }
         let _ = writeln!(text, "  {before} -> {after}: {}{}", signed(change), per_cent(self.before, self.after));
-        text += &self.listed(LISTED);
-        for (title, rows) in [("by category", &self.categories), ("by module", &self.modules), ("by operator", &self.operators)] {
-            let _ = writeln!(text, "\n  {title}");
+        // What the bytes are for is first: where the peak moved, lines are of two moments.
+        let tables = [("by category", &self.categories), ("by module", &self.modules), ("by operator", &self.operators)];
+        for (at, (title, rows)) in tables.into_iter().enumerate() {
+            let _ = writeln!(text, "{}  {title}", if at == 0 { "" } else { "\n" });
             for (name, bytes) in rows.iter().take(6) {
                 let _ =
                     writeln!(text, "    {:>11}  {}", signed(*bytes), on_one_line(if name.is_empty() { "elsewhere" } else { name }));
+            }
+            if at == 0 {
+                text += &format!("\n  by line\n{}", self.listed(LISTED));
             }
         }
         text
@@ -345,6 +374,13 @@ mod tests {
         assert_eq!(["a", "b", "c", "d", "e"].map(of), became.map(Some));
         let text = found.text();
         assert!(text.contains("freed before in backward, t.py:9") && text.contains("rounding"), "{text}");
+        let signs =
+            found.rows.iter().filter(|row| matches!(row.change, Change::MoreBlocks | Change::Larger)).all(|row| row.bytes > 0);
+        assert!(signs, "{:?}", found.rows);
+        // Another place for the same text's blocks, as a formatter makes it.
+        let formatted = [group("t.py:1", "a", "aten::mm", 1000, 2), group("t.py:9", "b_2,", "aten::mm", 512, 1)];
+        let rows = diff(&before[..2], &formatted).rows;
+        assert!(rows.is_empty(), "{rows:?}");
         assert!(diff(&after, &after).text().contains("hold the same"));
         for rows in [&found.categories, &found.modules, &found.operators] {
             assert_eq!(rows.iter().map(|(_, bytes)| bytes).sum::<i64>(), found.after - found.before);

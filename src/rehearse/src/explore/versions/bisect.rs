@@ -1,6 +1,8 @@
 //! Which release, or which commit, made a peak grow.
 
+use super::figure::Figure;
 use super::ranges::Pin;
+use super::rows::JUMP;
 use crate::check::Earlier;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
@@ -13,7 +15,8 @@ use std::process::{Command, Stdio};
 pub struct FirstBad {
     pub last_good: String,
     pub first_bad: String,
-    /// Bytes allocated at once, above which a version is as the bad one.
+    /// What versions were compared by, and above how much one is as the bad one: bytes, or nanoseconds.
+    pub figure: Figure,
     pub threshold: i64,
     /// How many were rehearsed, and those that could not be.
     pub rehearsed: usize,
@@ -27,6 +30,7 @@ type Rehearse<'a> = Box<dyn FnMut(&str) -> Result<Result<Earlier>> + 'a>;
 pub struct Peaks<'a> {
     rehearse: Rehearse<'a>,
     pub answers: HashMap<String, Earlier>,
+    figure: Figure,
     threshold: i64,
     grows: bool,
     skipped: Vec<String>,
@@ -40,51 +44,61 @@ impl<'a> Peaks<'a> {
     /// They do not, or one of them cannot be rehearsed.
     pub fn new(
         ends: (&str, &str),
-        threshold: Option<u64>,
+        (by, threshold): (Option<Figure>, Option<u64>),
         progress: fn(&str),
         rehearse: impl FnMut(&str) -> Result<Result<Earlier>> + 'a,
     ) -> Result<Peaks<'a>> {
-        let (answers, skipped) = (HashMap::new(), Vec::new());
-        let mut peaks = Peaks { rehearse: Box::new(rehearse), answers, threshold: 0, grows: true, skipped, progress };
-        let (good, bad) = (peaks.end(ends.0)?, peaks.end(ends.1)?);
-        let least = good.max(bad) / 1000;
+        let (answers, skipped, figure) = (HashMap::new(), Vec::new(), by.unwrap_or(Figure::Allocated));
+        let mut peaks = Peaks { rehearse: Box::new(rehearse), answers, figure, threshold: 0, grows: true, skipped, progress };
+        peaks.end(ends.0)?;
+        peaks.end(ends.1)?;
+        let (first, last) = (&peaks.answers[ends.0], &peaks.answers[ends.1]);
+        let change = |figure: Figure| figure.change(first, last).map_or(0.0, |changed| changed.change.abs());
+        // Where nobody says it, the first that jumps, else what differs most.
+        let jumps = Figure::ALL.into_iter().find(|figure| change(*figure) >= JUMP);
+        let differ = || Figure::ALL.into_iter().filter(|figure| change(*figure) > 0.0);
+        let most = || differ().max_by(|a, b| change(*a).total_cmp(&change(*b))).unwrap_or(figure);
+        let figure = by.or(jumps).unwrap_or_else(most);
+        let of = |answer| figure.of(answer).with_context(|| format!("--by {figure}: an answer does not say it"));
+        let (good, bad) = (of(first)?, of(last)?);
+        let [shown_good, shown_bad] = [good, bad].map(|value| figure.show(value));
         ensure!(
-            (bad - good).abs() > least,
-            "{} and {} take the same, {good} B and {bad} B: there is nothing to find between them",
+            change(figure) > 0.001,
+            "{} and {} take the same, {shown_good} and {shown_bad}: there is nothing to find between them",
             ends.0,
             ends.1
         );
-        peaks.grows = bad > good;
+        (peaks.figure, peaks.grows) = (figure, bad > good);
         peaks.threshold = threshold.map_or(good.midpoint(bad), |bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
         ensure!(
             (good.min(bad)..good.max(bad)).contains(&peaks.threshold),
-            "--threshold: {} B is not between {good} B and {bad} B, which {} and {} take",
-            peaks.threshold,
+            "--threshold: {} is not between {shown_good} and {shown_bad}, which {} and {} take",
+            figure.show(peaks.threshold),
             ends.0,
             ends.1
         );
+        progress(&format!("compared by: {figure}, {shown_good} and {shown_bad}"));
         Ok(peaks)
     }
 
-    fn end(&mut self, name: &str) -> Result<i64> {
+    fn end(&mut self, name: &str) -> Result<()> {
         let answer = (self.rehearse)(name)?.with_context(|| format!("{name} cannot be rehearsed"))?;
         ensure!(
             answer.verdict != "does_not_fit",
             "{name} does not fit this GPU, so that its peak is not known: name a larger one with --gpu"
         );
-        let peak = answer.peak_allocated;
-        (self.progress)(&format!("{name}: {peak} B allocated at once"));
         self.answers.insert(name.to_string(), answer);
-        Ok(peak)
+        Ok(())
     }
 
     /// Whether a version is as the bad one; none where that cannot be said.
     fn is_bad(&mut self, name: &str) -> Result<Option<bool>> {
         match (self.rehearse)(name)? {
             Ok(answer) => {
-                let (peak, runs_out) = (answer.peak_allocated, answer.verdict == "does_not_fit");
-                let is_bad = (runs_out || peak > self.threshold) == self.grows;
-                (self.progress)(&format!("{name}: {peak} B, as the {} one", if is_bad { "bad" } else { "good" }));
+                let (value, runs_out) = (self.figure.of(&answer).unwrap_or(0), answer.verdict == "does_not_fit");
+                let is_bad = (runs_out || value > self.threshold) == self.grows;
+                let shown = self.figure.show(value);
+                (self.progress)(&format!("{name}: {shown}, as the {} one", if is_bad { "bad" } else { "good" }));
                 self.answers.insert(name.to_string(), answer);
                 Ok(Some(is_bad))
             }
@@ -98,8 +112,8 @@ impl<'a> Peaks<'a> {
 
     fn found(&self, last_good: &str, first_bad: &str) -> FirstBad {
         let [last_good, first_bad] = [last_good, first_bad].map(str::to_string);
-        let (threshold, rehearsed, skipped) = (self.threshold, self.answers.len(), self.skipped.clone());
-        FirstBad { last_good, first_bad, threshold, rehearsed, skipped }
+        let (figure, threshold, rehearsed) = (self.figure, self.threshold, self.answers.len());
+        FirstBad { last_good, first_bad, figure, threshold, rehearsed, skipped: self.skipped.clone() }
     }
 
     /// Between releases, the good one first.
@@ -231,7 +245,7 @@ mod tests {
             let bytes = if n >= grows { 3000 } else { 1000 + n as i64 };
             Ok(if is_broken(n) { Err(anyhow!("broken")) } else { Ok(Earlier::of_one_line(bytes, "fits")) })
         };
-        let mut peaks = Peaks::new(("p==0", "p==40"), threshold, |_| {}, rehearse)?;
+        let mut peaks = Peaks::new(("p==0", "p==40"), (None, threshold), |_| {}, rehearse)?;
         peaks.of_releases(&releases)
     }
 

@@ -23,6 +23,8 @@ use std::time::{Duration, SystemTime};
 pub struct Base {
     pub python: PathBuf,
     pub words: Vec<OsString>,
+    /// All packages that it sees, with their versions: what an environment beside it was resolved for.
+    packages: String,
 }
 
 /// The file that a program is started from.
@@ -57,29 +59,57 @@ impl Base {
             })?;
             (interpreter, [&[file.into_os_string()], rest].concat())
         };
-        let asked = Command::new(&interpreter).args(["-c", "import sys; print(sys.executable)"]).stderr(Stdio::inherit()).output();
+        let asked = Command::new(&interpreter).args(["-c", ASK]).stderr(Stdio::inherit()).output();
         let asked = asked.with_context(|| format!("starting {}", interpreter.display()))?;
-        let python = String::from_utf8_lossy(&asked.stdout).trim().to_string();
+        let said = String::from_utf8_lossy(&asked.stdout);
+        let (python, packages) = said.split_once('\n').unwrap_or_default();
         ensure!(asked.status.success() && !python.is_empty(), "{} does not start", interpreter.display());
-        Ok(Base { python: python.into(), words })
+        Ok(Base { python: python.into(), words, packages: packages.to_string() })
     }
 
     /// The releases of a package that its index has for this Python.
     ///
     /// # Errors
-    /// There is no such package, no way to the index, or no pip.
+    /// There is no such package, or no way to the index.
     pub fn released(&self, package: &str) -> Result<Vec<String>> {
-        let mut command = Command::new(&self.python);
-        command.args(["-m", "pip", "--disable-pip-version-check", "index", "versions"]);
-        let said = command.arg(package.split('[').next().unwrap_or(package)).output().context("starting pip")?;
+        // The Python itself may have no pip, as those of uv.
+        let mut command = Command::new(uv(&self.python)?);
+        command.args(["run", "--no-project", "--quiet", "--with", "pip", "--python"]).arg(&self.python);
+        command.args(["python", "-m", "pip", "--disable-pip-version-check", "index", "versions"]);
+        let said = command.arg(package.split('[').next().unwrap_or(package)).output().context("starting uv")?;
         let text = String::from_utf8_lossy(&said.stdout);
         if let Some(listed) = text.lines().find_map(|line| line.strip_prefix("Available versions:")) {
             return Ok(listed.split(',').map(|version| version.trim().to_string()).collect());
         }
         let said = String::from_utf8_lossy(&said.stderr);
-        let why = said.lines().rfind(|line| line.contains("ERROR") || line.contains("No module")).unwrap_or("pip says nothing");
+        let why = said.lines().rfind(|line| line.to_lowercase().contains("error")).unwrap_or("the index says nothing");
         bail!("which versions of {package} there are cannot be found: {why}; list them, as in 4.50.0,4.51.3")
     }
+}
+
+/// Where a Python is, and what it sees.
+const ASK: &str = "import sys; from importlib import metadata; print(sys.executable); \
+    print(*sorted({f\"{d.metadata['Name']}=={d.version}\" for d in metadata.distributions()}))";
+
+/// uv, which resolves and installs: the user's own, else one that pip puts into the cache once.
+fn uv(python: &Path) -> Result<PathBuf> {
+    if let Some(own) = in_path(OsStr::new("uv")) {
+        return Ok(own);
+    }
+    let folder = cache()?.join("uv");
+    let program = folder.join("bin/uv");
+    if !program.exists() {
+        let mut pip = Command::new(python);
+        pip.args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--target"]).arg(&folder).arg("uv");
+        let done = pip.stdin(Stdio::null()).output().context("starting pip")?;
+        let said = String::from_utf8_lossy(&done.stderr);
+        let why = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+        ensure!(
+            done.status.success() && program.exists(),
+            "uv is not in PATH, and pip could not install it: {why}; see docs.astral.sh/uv for how to install it"
+        );
+    }
+    Ok(program)
 }
 
 /// Made once, and kept as long as there is room.
@@ -88,6 +118,9 @@ pub struct Environments<'a> {
     pub base: &'a Base,
     /// Another version of Python than the base's.
     pub python: Option<String>,
+    /// Requirements that each of them meets beside the versions, and whether nothing else is looked at.
+    pub with: Vec<String>,
+    pub has_no_dependencies: bool,
     /// The most bytes that all of them may take.
     pub limit: u64,
     pub progress: fn(&str),
@@ -150,7 +183,9 @@ impl Environments<'_> {
         let mut names: Vec<String> = pins.iter().map(Pin::to_string).collect();
         let maker = libraries()?.folder.join("python/versions/environment.py");
         let made_by = fs::read_to_string(&maker).with_context(|| format!("reading {}", maker.display()))?;
-        let key = format!("{names:?} {:?} {} {made_by}", self.python, self.base.python.display());
+        let Base { python, packages, .. } = self.base;
+        let how = (&self.python, &self.with, self.has_no_dependencies);
+        let key = format!("{names:?} {how:?} {} {packages} {made_by}", python.display());
         let hash = format!("{:x}", Sha256::digest(key));
         let name = format!("{}-{}", names.join("-").replace(['[', ']', ','], "-").replace("==", "-"), &hash[..12]);
         let (folder, whole) = (all.join(&name), all.join(&name).join("whole"));
@@ -164,12 +199,12 @@ impl Environments<'_> {
             }
         }
         if !whole.exists() {
-            let uv = in_path(OsStr::new("uv"));
-            (self.progress)(&format!("installing {} by {}", names.join(" "), if uv.is_some() { "uv" } else { "pip" }));
-            let mut command = Command::new(&self.base.python);
-            command.arg(maker).arg(&folder).arg("--beside");
+            (self.progress)(&format!("installing {}", names.join(" ")));
+            let mut command = Command::new(python);
+            command.arg(maker).arg(&folder).arg("--beside").arg("--uv").arg(uv(python)?);
             command.args(self.python.iter().map(|version| format!("--python={version}")));
-            command.args(uv.iter().map(|uv| format!("--uv={}", uv.display())));
+            command.args(self.with.iter().map(|requirement| format!("--with={requirement}")));
+            command.args(self.has_no_dependencies.then_some("--no-deps"));
             command.args(names.drain(..)).env_remove("PYTHONPATH").stdin(Stdio::null());
             let mut heard = tempfile::tempfile().context("making a temporary file")?;
             command.stdout(Stdio::null()).stderr(heard.try_clone().context("opening a temporary file")?);

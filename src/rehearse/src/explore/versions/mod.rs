@@ -2,6 +2,7 @@
 
 pub mod bisect;
 mod environments;
+mod figure;
 mod followed;
 mod ranges;
 mod rows;
@@ -9,6 +10,7 @@ mod trial;
 
 pub(super) use environments::in_path;
 pub use environments::{Base, Environments, clear};
+pub use figure::Figure;
 pub use ranges::{Pin, Wanted, combinations};
 pub use rows::{Table, rows};
 pub use trial::Trial;

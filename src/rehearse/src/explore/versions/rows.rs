@@ -1,5 +1,6 @@
 //! What a script takes with each version: a table, a picture, and what made it jump.
 
+use super::figure::Figure;
 use super::ranges::Pin;
 use super::trial::Trial;
 use crate::capture::plain::on_one_line;
@@ -26,8 +27,8 @@ pub struct VersionRow {
     pub needs_at_least: Option<i64>,
     /// Predicted.
     pub step_seconds: Option<f64>,
-    /// Against the row before that has figures and differs by one package: of the peak that was allocated.
-    pub change: Option<f64>,
+    /// Against the row before that has figures and differs by one package.
+    pub changes: Vec<Changed>,
     /// What made it jump, where it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jump: Option<PeakDiff>,
@@ -36,8 +37,18 @@ pub struct VersionRow {
     before: Option<usize>,
 }
 
+/// A figure that differs from the row before.
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct Changed {
+    pub figure: Figure,
+    /// By which part of it; 0.05 is 5 % more.
+    pub change: f64,
+}
+
 /// A change of this part is explained.
-const JUMP: f64 = 0.05;
+pub const JUMP: f64 = 0.05;
+/// Less is said to be none.
+const SAME: f64 = 5e-4;
 /// Lines of a jump that the table shows.
 const LINES: usize = 3;
 
@@ -49,11 +60,30 @@ pub struct Table {
     pub rows: Vec<VersionRow>,
 }
 
+impl Changed {
+    fn said(&self) -> String {
+        format!("{} {:+.1} %", self.figure, self.change * 100.0)
+    }
+}
+
 impl VersionRow {
     /// As files are named.
     fn name(&self) -> String {
         let names: Vec<String> = self.pins.iter().map(|pin| format!("{}-{}", pin.package, pin.version)).collect();
         names.join("_").replace(['[', ']', ','], "-")
+    }
+
+    /// The change of the peak that was allocated, and beside it what jumped more.
+    fn changed(&self) -> String {
+        let allocated = self.changes.iter().find(|changed| changed.figure == Figure::Allocated);
+        let Some(allocated) = allocated else { return String::new() };
+        let size = |changed: &&Changed| changed.change.abs();
+        let most = self.changes.iter().filter(|changed| size(changed) >= JUMP).max_by(|a, b| size(a).total_cmp(&size(b)));
+        match most {
+            Some(most) if allocated.change.abs() < JUMP => most.said(),
+            _ if allocated.change.abs() < SAME => "same".to_string(),
+            _ => format!("{:+.1} %", allocated.change * 100.0),
+        }
     }
 
     /// What differs from others: of one package alone its version.
@@ -93,10 +123,10 @@ pub fn rows(
             row.before = (0..rows.len()).rev().find(|at| answers[*at].is_some() && differ(&rows[*at]));
             if let Some(before) = row.before.and_then(|at| answers[at].as_ref()) {
                 // Where one of them did not come to its end, their peaks are of other moments.
-                if before.verdict != "does_not_fit" && now.verdict != "does_not_fit" && before.peak_allocated > 0 {
-                    let change = now.peak_allocated as f64 / before.peak_allocated as f64 - 1.0;
-                    row.change = Some(change);
-                    row.jump = (change.abs() >= JUMP).then(|| before.difference(now).ok()).flatten();
+                if before.verdict != "does_not_fit" && now.verdict != "does_not_fit" {
+                    row.changes = Figure::ALL.into_iter().filter_map(|figure| figure.change(before, now)).collect();
+                    let jumps = row.changes.iter().any(|changed| changed.change.abs() >= JUMP);
+                    row.jump = jumps.then(|| before.difference(now).ok()).flatten();
                 }
             }
         }
@@ -134,10 +164,7 @@ impl Table {
                 let _ = writeln!(text, "  {title:<width$}  {why}");
                 continue;
             }
-            let change = row.change.map_or(String::new(), |change| match change.abs() < 5e-4 {
-                true => "same".to_string(),
-                false => format!("{:+.1} %", change * 100.0),
-            });
+            let change = row.changed();
             let verdict = if row.verdict.as_deref() == Some("does_not_fit") { "  does not fit" } else { "" };
             let time = row.step_seconds.map_or("-".to_string(), |seconds| Seconds(seconds).to_string());
             let [allocated, reserved, needs] = [row.peak_allocated, row.peak_reserved, row.needs_at_least].map(signed_or_dash);
@@ -146,8 +173,14 @@ impl Table {
         }
         for row in &self.rows {
             if let (Some(jump), Some(before)) = (&row.jump, row.before) {
-                let _ = writeln!(text, "\n  {} -> {}: where the difference is", self.rows[before].title(), row.title());
-                text += &jump.listed(LINES);
+                let jumps: Vec<String> =
+                    row.changes.iter().filter(|changed| changed.change.abs() >= JUMP).map(Changed::said).collect();
+                let _ = writeln!(text, "\n  {} -> {}: {}", self.rows[before].title(), row.title(), jumps.join(", "));
+                text += &match jump.rows.is_empty() {
+                    true => "    The peak holds the same blocks, line by line: the allocator or the work of the step differs.\n"
+                        .to_string(),
+                    false => jump.listed(LINES),
+                };
             }
         }
         let _ = writeln!(text, "\n  On {}. Peaks are the allocator's; the time of a step is predicted.", self.gpu);
@@ -157,8 +190,7 @@ impl Table {
     /// As an SVG document.
     pub fn picture(&self) -> Result<String> {
         let bar = |row: &VersionRow| {
-            let change =
-                row.change.filter(|change| change.abs() >= 5e-4).map_or(String::new(), |c| format!(", {:+.1} %", c * 100.0));
+            let change = Some(row.changed()).filter(|said| !said.is_empty()).map_or(String::new(), |said| format!(", {said}"));
             let bytes = row.peak_allocated?.unsigned_abs();
             Some(Bar {
                 name: row.title(),
@@ -201,13 +233,13 @@ mod tests {
             "+50.0 %",
             "+0.7 %",
             "does not fit",
-            "pkg 1 -> pkg 3: where the difference is",
+            "pkg 1 -> pkg 3: allocated +50.0 %, reserved +50.0 %",
             "+500 MiB  larger         t.py",
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }
-        assert_eq!(text.matches("where the difference is").count(), 1, "{text}");
-        assert_eq!(table.rows[4].change, None, "what ran out of memory has no peak to compare");
+        assert_eq!(text.matches(" -> pkg ").count(), 1, "{text}");
+        assert!(table.rows[4].changes.is_empty(), "what ran out of memory has no peak to compare");
         let picture = table.picture().unwrap();
         assert!(picture.contains("pkg 4") && !picture.contains("pkg 2"), "{picture}");
         assert!(rows(pins(&["3", "6"]), rehearse, |_| {}).unwrap_err().to_string().contains("interrupted"));

@@ -41,7 +41,7 @@ impl Trial<'_> {
         match environments.with(pins) {
             Ok(environment) => {
                 (environments.progress)("rehearsing");
-                self.run(name, &environment.python, None, &[])
+                Ok(self.run(name, &environment.python, None, &[], pins)?.and_then(|answer| is_of(answer, pins)))
             }
             Err(why) if was_interrupted() => Err(why),
             Err(why) => Ok(Err(why)),
@@ -52,7 +52,7 @@ impl Trial<'_> {
     ///
     /// # Errors
     /// It was interrupted, or nothing can be started; within, why there is no answer.
-    pub fn run(&self, name: &str, python: &Path, folder: Option<&Path>, path: &[PathBuf]) -> Result<Result<Earlier>> {
+    pub fn run(&self, name: &str, python: &Path, folder: Option<&Path>, path: &[PathBuf], pins: &[Pin]) -> Result<Result<Earlier>> {
         let file = |end: &str| self.out.join(format!("{name}.{end}"));
         let log = File::create(file("log")).with_context(|| format!("writing {}", file("log").display()))?;
         let mut command = Command::new(&self.program);
@@ -67,6 +67,8 @@ impl Trial<'_> {
             let all = path.iter().cloned().chain(std::env::split_paths(&given).filter(|folder| !folder.as_os_str().is_empty()));
             command.env("PYTHONPATH", std::env::join_paths(all).context("PYTHONPATH")?);
         }
+        let packages: Vec<&str> = pins.iter().map(|pin| pin.package.split('[').next().unwrap_or_default()).collect();
+        command.env(PACKAGES, packages.join(","));
         fs::remove_file(file("json")).ok();
         let status = followed::run(&mut command)?;
         if status.code() == Some(INTERRUPTED) || status.code().is_none() {
@@ -76,14 +78,56 @@ impl Trial<'_> {
     }
 }
 
+/// Names of packages whose versions the script's process writes down.
+const PACKAGES: &str = "VRAMLAB_REHEARSAL_PACKAGES";
+
+/// An answer whose process had the versions that its name says.
+fn is_of(answer: Earlier, pins: &[Pin]) -> Result<Earlier> {
+    for pin in pins {
+        let package = pin.package.split('[').next().unwrap_or_default();
+        let seen = answer.versions().find_map(|versions| versions.get(package));
+        // Without a public part's +cu126.
+        let is_same = |seen: &String| seen == &pin.version || seen.split('+').next() == Some(&pin.version);
+        match seen {
+            Some(seen) if !is_same(seen) => bail!("the script ran with {package} {seen}: {pin} is not what it imports"),
+            None => bail!("the script ran without {package}: {pin} is not what it imports"),
+            Some(_) => {}
+        }
+    }
+    Ok(answer)
+}
+
 /// Why there is no answer, of what was printed: what the program says at its end, or the exception.
 fn why(log: &str, status: Option<i32>) -> String {
-    let is_exception =
-        |line: &&str| line.split_once(": ").is_some_and(|(kind, _)| kind.ends_with("Error") || kind.ends_with("Exception"));
-    let of_program = log.lines().rev().find_map(|line| line.strip_prefix("vramlab: ")).filter(|_| status == Some(2));
-    let line = of_program.or_else(|| log.lines().map(str::trim).rfind(is_exception));
-    match line.or_else(|| log.lines().map(str::trim).rfind(|line| !line.is_empty())) {
-        Some(line) => line.to_string(),
-        None => "it ended without a word".to_string(),
+    // Under a launcher each line of a rank begins with [rank0]: or [default1]:.
+    let without_rank = |line: &str| match line.trim().strip_prefix('[').and_then(|line| line.split_once("]:")) {
+        Some((rank, rest)) if rank.ends_with(|c: char| c.is_ascii_digit()) && !rank.contains(' ') => rest.trim().to_string(),
+        _ => line.trim().to_string(),
+    };
+    let lines: Vec<String> = log.lines().map(without_rank).filter(|line| !line.is_empty()).collect();
+    let is_exception = |line: &&String| {
+        let kind = line.split(": ").next().unwrap_or_default();
+        (kind.ends_with("Error") || kind.ends_with("Exception")) && !kind.contains(' ')
+    };
+    // A launcher's own error, which only says that a rank failed, comes after the rank's.
+    let is_own = |line: &&String| is_exception(line) && !line.contains("ChildFailedError") && !line.contains("CalledProcessError");
+    let of_program = lines.iter().rev().find_map(|line| line.strip_prefix("vramlab: ")).filter(|_| status == Some(2));
+    let exception = lines.iter().rfind(is_own).or_else(|| lines.iter().rfind(is_exception)).map(String::as_str);
+    of_program.or(exception).or(lines.last().map(String::as_str)).unwrap_or("it ended without a word").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::why;
+
+    #[test]
+    fn the_reason_is_the_error_of_the_script() {
+        let log = "[rank0]: Traceback (most recent call last):\n[rank0]:   File \"t.py\", line 2\n\
+                   [rank0]: RuntimeError: shapes do not match\n\
+                   torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n\n  Note: rank 1 of 2 was ended\n";
+        assert_eq!(why(log, Some(5)), "RuntimeError: shapes do not match");
+        assert_eq!(why("ImportError: no module\nvramlab: --gpu: name one card\n", Some(2)), "--gpu: name one card");
+        assert_eq!(why("KeyError: 'a'\nsomething else: an Error: in words\n", Some(5)), "KeyError: 'a'");
+        assert_eq!(why("", Some(5)), "it ended without a word");
     }
 }
