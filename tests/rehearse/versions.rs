@@ -35,7 +35,7 @@ fn said(output: &Output) -> String {
 }
 
 /// The machine's uv, else one that is kept for the next time.
-fn uv() -> &'static Path {
+pub fn uv() -> &'static Path {
     static UV: LazyLock<PathBuf> = LazyLock::new(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("uv");
         let program = folder.join("bin/uv");
@@ -102,7 +102,7 @@ fn a_version_is_the_one_that_its_row_names_or_there_is_none() {
         let environment = folder.path().join(words.join("-").replace("--", ""));
         let maker = root("src/rehearse/python/versions/environment.py");
         let mut command = Command::new(common::python());
-        command.arg(maker).arg(&environment).arg("--uv").arg(uv()).env("UV_FIND_LINKS", &wheels).env("UV_NO_INDEX", "1");
+        command.arg(maker).arg(&environment).arg("--uv").arg(uv()).env("UV_FIND_LINKS", &wheels).env("UV_OFFLINE", "1");
         (command.args(words).output().unwrap(), environment)
     };
     let installed = |environment: &Path| {

@@ -91,7 +91,7 @@ def is_local(one):
 
 
 def stub(one, folder):
-    """A wheel with nothing but what a package says of itself, so that the resolver knows one that no index has."""
+    """A wheel with nothing but what a package says of itself, for the resolver."""
     name, version = plain(one.metadata["Name"]).replace("-", "_"), one.version
     about = f"{name}-{version}.dist-info"
     # Extras and markers are in it, files and text are not wanted.
@@ -116,9 +116,9 @@ def resolved(options, interpreter, there):
         seen = {name: one for name, one in there.items() if name not in meant}
         # Another Python has other builds of what no index has.
         seen = seen if options.beside and interpreter == sys.executable else {name: one for name, one in seen.items() if not is_local(one) or name == "torch"}
-        for one in there.values():
-            if is_local(one):
-                stub(one, folder)
+        # Of all that is there, so that what stays needs no way to an index.
+        for one in metadata.distributions() if there else ():
+            stub(one, folder)
         companions = {}
         for name, release in COMPANIONS.items():
             if torch and name in seen and (number := re.match(r"2\.(\d+)", torch)):
@@ -176,7 +176,7 @@ def make(options):
         torch = re.match(r"torch==(\d+)\.(\d+)", wanted.get("torch", ""))
         if torch and tuple(map(int, torch.groups())) < OLDEST:
             sys.exit(f"{' '.join(options.requirements)} would come with {wanted['torch']}; rehearsals need PyTorch {OLDEST[0]}.{OLDEST[1]} or newer")
-    lines(options.uv, "venv", "--quiet", "--seed", "--python", interpreter, folder)
+    lines(options.uv, "venv", "--quiet", "--python", interpreter, folder)
     python = folder / "bin" / "python"
     (packages,) = folder.glob("lib/python*/site-packages")
     if options.beside and is_own:

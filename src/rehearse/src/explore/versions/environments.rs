@@ -72,16 +72,29 @@ impl Base {
     /// # Errors
     /// There is no such package, or no way to the index.
     pub fn released(&self, package: &str) -> Result<Vec<String>> {
-        // The Python itself may have no pip, as those of uv.
-        let mut command = Command::new(uv(&self.python)?);
-        command.args(["run", "--no-project", "--quiet", "--with", "pip", "--python"]).arg(&self.python);
-        command.args(["python", "-m", "pip", "--disable-pip-version-check", "index", "versions"]);
-        let said = command.arg(package.split('[').next().unwrap_or(package)).output().context("starting uv")?;
-        let text = String::from_utf8_lossy(&said.stdout);
-        if let Some(listed) = text.lines().find_map(|line| line.strip_prefix("Available versions:")) {
-            return Ok(listed.split(',').map(|version| version.trim().to_string()).collect());
+        let package = package.split('[').next().unwrap_or(package);
+        let ask = |mut pip: Command| {
+            let said = pip.args(["-m", "pip", "--disable-pip-version-check", "index", "versions", package]).output();
+            let said = said.context("starting pip")?;
+            let listed = String::from_utf8_lossy(&said.stdout).lines().find_map(|line| {
+                let versions = line.strip_prefix("Available versions:")?;
+                Some(versions.split(',').map(|version| version.trim().to_string()).collect::<Vec<String>>())
+            });
+            anyhow::Ok((listed, String::from_utf8_lossy(&said.stderr).into_owned()))
+        };
+        let (listed, mut said) = ask(Command::new(&self.python))?;
+        if let Some(listed) = listed {
+            return Ok(listed);
         }
-        let said = String::from_utf8_lossy(&said.stderr);
+        // The Python itself may have no pip, as those of uv.
+        if said.contains("No module named pip") {
+            let mut pip = Command::new(uv(&self.python)?);
+            pip.args(["run", "--no-project", "--quiet", "--with", "pip", "--python"]).arg(&self.python).arg("python");
+            match ask(pip)? {
+                (Some(listed), _) => return Ok(listed),
+                (None, why) => said = why,
+            }
+        }
         let why = said.lines().rfind(|line| line.to_lowercase().contains("error")).unwrap_or("the index says nothing");
         bail!("which versions of {package} there are cannot be found: {why}; list them, as in 4.50.0,4.51.3")
     }
