@@ -131,7 +131,7 @@ fn on_device(facts: &Facts) -> ProcessAnswer {
         rank: trace.process.rank,
         device: facts.device,
         torch: trace.process.torch.clone(),
-packages: trace.process.packages.clone(),
+        packages: trace.process.packages.clone(),
         steps: facts.steps,
         peak_requested: most.requested,
         peak_allocated: most.allocated,
