@@ -177,3 +177,30 @@ fn a_band_is_as_wide_as_the_hosts_times_differ_where_it_bounds_the_step() {
         assert!(((1.0 + calm.low) / (1.0 + noisy.low) - wider).abs() < 1e-9, "{calm:?} {noisy:?}");
     }
 }
+
+/// What stands on a terminal at first: at most 24 lines of 80 columns, the verdict in the first of them, and each byte of the card in one row.
+#[test]
+fn a_short_answer_has_at_most_24_lines_of_80_columns_and_its_account_sums_to_the_card() {
+    for entry in fs::read_dir(common::root().join("tests/rehearse/captures")).unwrap() {
+        let capture = entry.unwrap().path();
+        if capture.extension().is_none_or(|extension| extension != "cap") {
+            continue;
+        }
+        let show = |flags: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+            command.arg("show").arg(&capture).args(flags).env_remove("VRAMLAB_VERBOSE").output().unwrap()
+        };
+        let output = show(&[]);
+        let said = String::from_utf8_lossy(&output.stderr).trim_start().to_string();
+        let widest = said.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(said.lines().count() <= 24 && widest <= 80 && !said.contains('\x1b'), "{}\n{said}", capture.display());
+        assert!(["FITS", "BARELY", "DOES NOT", "THE SCRIPT", "ENDED"].iter().any(|verdict| said.starts_with(verdict)), "{said}");
+        let answer: serde_json::Value = serde_json::from_slice(&show(&["--json", "-"]).stdout).unwrap();
+        let account = &answer["account"];
+        let sum: i64 = account["rows"].as_array().unwrap().iter().map(|row| row["bytes"].as_i64().unwrap()).sum();
+        assert_eq!(Some(sum), account["total"].as_i64(), "{}", capture.display());
+        // As nvidia-smi would show it; where it does not fit, what it needs.
+        let total = if answer["verdict"] == "does_not_fit" { &answer["needs_at_least"] } else { &answer["peak_on_device"] };
+        assert_eq!(&account["total"], total, "{}", capture.display());
+    }
+}

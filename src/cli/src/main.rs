@@ -7,6 +7,7 @@ mod gpus;
 mod mcp;
 mod rehearsal;
 mod show;
+mod terminal;
 mod versions;
 
 use anyhow::{Context, Result, ensure};

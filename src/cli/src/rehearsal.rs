@@ -1,5 +1,6 @@
 //! `vramlab rehearse`: one rehearsal and its answer, or the techniques tried on it.
 
+use super::terminal;
 use anyhow::{Context, Result, bail, ensure};
 use base::order::grouped;
 use base::units::Bytes;
@@ -78,9 +79,20 @@ pub struct SaidFlags {
     /// Print nothing but errors; the exit status is the answer
     #[arg(long)]
     pub quiet: bool,
+
+    /// Print all of the answer: phases, modules, lines, kernels, host memory
+    #[arg(short, long)]
+    pub verbose: bool,
 }
 
+/// Set to anything, it has all of the answer printed, as `-v` does.
+const VERBOSE: &str = "VRAMLAB_VERBOSE";
+
 impl SaidFlags {
+    pub fn is_verbose(&self) -> bool {
+        self.verbose || std::env::var_os(VERBOSE).is_some_and(|value| !value.is_empty())
+    }
+
     /// Writes an answer as JSON where that is wanted.
     pub fn write(&self, answer: &impl Serialize) -> Result<()> {
         self.json.as_deref().map_or(Ok(()), |path| write_json(path, answer))
@@ -293,7 +305,7 @@ impl RunFlags {
         let mut rehearsal = Rehearsal::new(command.to_vec(), card)?;
         (rehearsal.gpus, rehearsal.lag, rehearsal.rank) = (self.gpus, self.lag, rank);
         (rehearsal.steps, rehearsal.timeout, rehearsal.clocks) = (steps, self.timeout, rehearse::time::clock);
-        (rehearsal.no_init, rehearsal.eager, rehearsal.progress) = (self.no_init, self.eager, progress(quiet));
+        (rehearsal.no_init, rehearsal.eager, rehearsal.progress) = (self.no_init, self.eager, progress(quiet, false));
         (rehearsal.writes, rehearsal.fake_data) = (self.writes, self.fake_data.clone());
         Ok(rehearsal)
     }
@@ -379,9 +391,13 @@ pub fn cards(names: &[String]) -> Result<Vec<Card>> {
     }
 }
 
-/// Where a rehearsal's progress is printed.
-pub fn progress(quiet: bool) -> fn(&str) {
-    if quiet { |_| {} } else { |what| eprintln!("vramlab: {what}") }
+/// Where a rehearsal's progress is printed: while the script is heard, too, in lines of its own.
+pub fn progress(quiet: bool, is_silent: bool) -> fn(&str) {
+    match (quiet, is_silent) {
+        (true, _) => |_| {},
+        (false, true) => terminal::rewritten,
+        (false, false) => terminal::progress,
+    }
 }
 
 /// Rehearses the command, says what came of it, and gives the exit status.
@@ -434,37 +450,51 @@ pub fn rehearse(options: &RehearseOptions) -> Result<u8> {
     if let Some(path) = &options.keep {
         found.capture.keep(path)?;
     }
-    present(&options.outputs, &found, earlier)
+    present(&options.outputs, &found, earlier, options.keep.as_deref())
 }
 
 /// Writes and prints a rehearsal, compares it with an earlier one, and gives the exit status.
-pub fn present(outputs: &Outputs, found: &RehearsalResult, earlier: Option<Earlier>) -> Result<u8> {
+pub fn present(outputs: &Outputs, found: &RehearsalResult, earlier: Option<Earlier>, kept: Option<&Path>) -> Result<u8> {
     let answer = &found.answer;
+    let files = [outputs.said.json.as_deref().filter(|path| path.as_os_str() != "-"), outputs.badge.as_deref(), kept];
+    let mut wrote: Vec<String> = files.into_iter().flatten().map(|path| path.display().to_string()).collect();
+    wrote.extend(
+        outputs.out.as_deref().map(|folder| format!("{} (memory.html, snapshot.pickle, trace.json, ...)", folder.display())),
+    );
     // Before anything is printed: whoever reads that may be gone. Where the disk is full, that is said after the answer.
     let json = outputs.said.write(answer);
     let out = outputs.out.as_deref().map_or(Ok(()), |folder| files::write(folder, answer, &found.capture.traces));
+    let is_whole = answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit;
+    let compared = earlier.filter(|_| is_whole).map(|earlier| earlier.compare(answer, outputs.tolerance));
     if !outputs.said.quiet {
-        let terminal = rustix::termios::tcgetwinsize(std::io::stderr()).ok().filter(|size| size.ws_col > 0);
-        let text = show::answer(answer);
-        eprint!("{}", terminal.map_or_else(|| text.clone(), |size| show::wrapped(&text, size.ws_col.into())));
+        if let Some(compared) = &compared {
+            eprintln!("\n{}", compared.first);
+        }
+        eprint!("\n{}", terminal::styled(&said(&outputs.said, answer)));
     }
     json.and(out)?;
     if let Some(path) = &outputs.badge {
         let text = show::badge(answer).with_context(|| format!("--badge {}: there is no whole answer", path.display()))?;
         files::save(path, |out| Ok(out.write_all(text.as_bytes())?))?;
     }
-    if let Some(earlier) = earlier
-        && (answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit)
+    if let Some(compared) = &compared
+        && (compared.grew || outputs.said.is_verbose() && !outputs.said.quiet)
     {
-        let (text, grew) = earlier.compare(answer, outputs.tolerance);
-        if grew || !outputs.said.quiet {
-            eprint!("{text}");
-        }
-        if grew && answer.verdict.fits() {
-            return Ok(GREW);
-        }
+        eprint!("{}", compared.text);
     }
-    Ok(status(answer.verdict))
+    if !outputs.said.quiet && !wrote.is_empty() {
+        eprintln!("\nWrote {}.", wrote.join(", "));
+    }
+    Ok(if compared.is_some_and(|compared| compared.grew) && answer.verdict.fits() { GREW } else { status(answer.verdict) })
+}
+
+/// The answer as it is asked for: whole, in lines as wide as the terminal, or short.
+fn said(said: &SaidFlags, answer: &Answer) -> String {
+    if !said.is_verbose() {
+        return show::short(answer);
+    }
+    let text = show::answer(answer).trim_start().to_string();
+    terminal::columns().map_or_else(|| text.clone(), |columns| show::wrapped(&text, columns))
 }
 
 /// With the least memory that would do, unless nobody reads it.
@@ -475,7 +505,11 @@ fn whole(options: &RehearseOptions, rehearsal: &Rehearsal) -> Result<RehearsalRe
 
 /// Tries the techniques, says what came of it, and gives the exit status.
 fn what_if(options: &RehearseOptions, rehearsal: &Rehearsal, batch: Option<BatchFlags>) -> Result<u8> {
+    let mut rehearsal = rehearsal.clone();
+    rehearsal.progress = progress(options.outputs.said.quiet, true);
+    let rehearsal = &rehearsal;
     let found = what_if::what_if(rehearsal, &Trials { batch, only: options.only.clone() })?;
+    terminal::end_progress();
     let text = found.text();
     if let Some(folder) = &options.outputs.out {
         write_json(&folder.join("what-if.json"), found.rows())?;
@@ -514,7 +548,7 @@ fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32) -> Res
     let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
     let most = answers.iter().enumerate().max_by_key(|(_, answer)| (!answer.verdict.fits(), answer.peak_on_device));
     if let Some((at, answer)) = most.filter(|_| !options.outputs.said.quiet) {
-        eprint!("{}", show::answer(answer));
+        eprint!("\n{}", said(&options.outputs.said, answer));
         eprint!("{}", show::side_by_side("rank", names.iter().map(String::as_str).zip(&answers)));
         let is_whole = answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit;
         let why = if is_whole { "needs most" } else { "did not come to its steps" };

@@ -37,7 +37,7 @@ pub fn show(options: &ShowOptions) -> Result<u8> {
     }
     let earlier = options.outputs.check.as_deref().map(Earlier::read).transpose()?;
     let found = RehearsalResult::open(&options.file)?;
-    present(&options.outputs, &found, earlier)
+    present(&options.outputs, &found, earlier, None)
 }
 
 fn of_snapshot(options: &ShowOptions) -> Result<u8> {
@@ -51,7 +51,7 @@ fn of_snapshot(options: &ShowOptions) -> Result<u8> {
         files::write(folder, &found.answer, &found.capture.traces)?;
     }
     if !options.outputs.said.quiet {
-        eprint!("{}", found.text());
+        eprint!("{}", rehearse::show::of_snapshot(&found));
     }
     Ok(status(found.answer.verdict))
 }

@@ -171,7 +171,7 @@ impl Rehearsing {
 
     fn environments<'a>(&self, base: &'a Base) -> Environments<'a> {
         let (python, with, limit) = (self.python.clone(), self.with.clone(), self.cache_size.0);
-        Environments { base, python, with, has_no_dependencies: self.no_deps, limit, progress: progress(self.said.quiet) }
+        Environments { base, python, with, has_no_dependencies: self.no_deps, limit, progress: progress(self.said.quiet, false) }
     }
 
     fn present(&self, place: &Place, name: &str, value: &impl Serialize, text: &str) -> Result<()> {
@@ -200,7 +200,7 @@ pub fn versions(options: &VersionsOptions) -> Result<u8> {
     let pins = packages.iter().map(|wanted| wanted.choose(&released(wanted)?)).collect::<Result<Vec<_>>>()?;
     let (trial, environments) = (rehearsing.trial(&base, &place.path)?, rehearsing.environments(&base));
     let rehearse = |name: &str, pins: &[_]| trial.with(&environments, name, pins);
-    let rows = rows(combinations(&pins), rehearse, progress(rehearsing.said.quiet))?;
+    let rows = rows(combinations(&pins), rehearse, progress(rehearsing.said.quiet, false))?;
     let table = Table::new(&trial, &card.to_string(), rows);
     rehearsing.present(&place, "versions", &table, &table.text())?;
     if rehearsing.out.is_some() && table.has_figures() {
@@ -221,7 +221,7 @@ struct Bisected<'a> {
 /// Finds the version that made it grow, says it, and gives the exit status.
 pub fn bisect(options: &BisectOptions) -> Result<u8> {
     let rehearsing = &options.rehearsing;
-    let (base, progress) = (Base::of(&rehearsing.command)?, progress(rehearsing.said.quiet));
+    let (base, progress) = (Base::of(&rehearsing.command)?, progress(rehearsing.said.quiet, false));
     let place = rehearsing.place(&format!("{:?} {:?}", options.package, options.repo))?;
     let trial = rehearsing.trial(&base, &place.path)?;
     let threshold = (options.by, options.threshold.map(|size| size.0));

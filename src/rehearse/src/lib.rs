@@ -11,15 +11,15 @@ mod damaged;
 mod explore;
 mod run;
 pub mod show;
+mod words;
 
 pub use answer::{Answer, ProcessAnswer, RehearsalVerdict, time};
 pub use capture::held::{HeldBack, HeldBy, HeldFile};
 pub use capture::process::{Exception, Frame, Process, Trace, is_library};
 pub use capture::session::{Capture, ScriptFailed};
 pub use explore::needs::RehearsalResult;
-pub use explore::schema::schema;
 pub use explore::template::FlagTemplate;
 pub use explore::{fit, preset, snapshot, versions, what_if};
 pub use run::executor::{Rehearsal, was_interrupted};
 pub use run::nvidia_smi::{NAME as NVIDIA_SMI, nvidia_smi};
-pub use show::{check, diff, files};
+pub use show::{check, diff, files, schema};

@@ -2,9 +2,11 @@
 
 use super::account::Account;
 use super::advice::{Cut, cuts};
-use super::attention::{ExplicitAttention, explicit_attention};
 use super::facts::Facts;
-use super::growth::{Growth, growth};
+use super::findings::attention::{ExplicitAttention, explicit_attention};
+use super::findings::growth::{Growth, growth};
+use super::findings::placeholders::{PlaceholderValue, Uncounted, placeholders, uncounted};
+use super::findings::{Finding, findings};
 use super::loss::Loss;
 use super::out_of_memory::{Caught, OutOfMemory, caught};
 use super::passes::{
@@ -13,7 +15,6 @@ use super::passes::{
 };
 use super::peak::{Peak, peak};
 use super::phases::{PhaseRow, phases};
-use super::placeholders::{PlaceholderValue, Uncounted, placeholders, uncounted};
 use crate::capture::plain::on_one_line;
 use crate::capture::process::{BACKWARD_PASS, Exception, Frame, PlaceholderBranch, SkippedCode, Trace, line_number};
 use serde::Serialize;
@@ -61,6 +62,8 @@ pub struct ProcessAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without_cudnn: Option<Frame>,
     pub exception: Option<Failure>,
+    /// What a person should know beside the figures, in sentences.
+    pub findings: Vec<Finding>,
     #[serde(skip)]
     pub checkpoint: Checkpoint,
     /// Whether it takes batches from a DataLoader.
@@ -126,7 +129,7 @@ pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer
 fn on_device(facts: &Facts) -> ProcessAnswer {
     let Facts { trace, most, ran_out, .. } = *facts;
     let (ran_out, loss) = (ran_out.map(|at| &facts.events()[at]), Loss::of(facts));
-    ProcessAnswer {
+    let mut answer = ProcessAnswer {
         process: trace.process.id,
         rank: trace.process.rank,
         device: facts.device,
@@ -167,7 +170,10 @@ fn on_device(facts: &Facts) -> ProcessAnswer {
         cuts: cuts(facts, &loss),
         moment: facts.moment,
         left_out: facts.left_out.clone(),
-    }
+        findings: Vec::new(),
+    };
+    answer.findings = findings(facts, &answer);
+    answer
 }
 
 /// What is there between phases: within one, weights may be replaced.

@@ -314,6 +314,7 @@ impl Answer {
             peak.lines.iter_mut().for_each(|held| held.source = found.lines.get(&held.name).cloned());
             peak.contents.iter_mut().for_each(|group| group.source = found.lines.get(&group.line).cloned());
         }
+        self.processes.iter_mut().for_each(super::findings::attention::add_source);
         if let Some(needs) = found.needs {
             self.complete(needs, card);
             if !self.verdict.fits() && self.went_on_after().is_some() {

@@ -3,12 +3,12 @@
 use super::of_each;
 use super::replay::{self, AllocationTrace};
 use super::template::FlagTemplate;
+use crate::answer::reply::short_failure;
 use crate::answer::time::Prediction;
 use crate::answer::{ProcessAnswer, RehearsalVerdict, answer, is_near, surely};
 use crate::capture::session::ScriptFailed;
 use crate::run::executor::{Rehearsal, Variant};
-use crate::show::text::short_failure;
-use crate::show::words::signed_or_dash;
+use crate::words::signed_or_dash;
 use anyhow::{Error, Result, anyhow, ensure};
 use base::units::{Bytes, Seconds, significant};
 use serde::Serialize;

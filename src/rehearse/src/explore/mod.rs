@@ -4,7 +4,6 @@ pub mod fit;
 pub mod needs;
 pub mod preset;
 mod replay;
-pub mod schema;
 pub mod snapshot;
 pub mod template;
 mod unknown;

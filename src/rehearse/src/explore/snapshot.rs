@@ -7,13 +7,30 @@ use crate::answer::{Answer, answer};
 use crate::capture::session::Capture;
 use crate::run::executor::{LARGE, Rehearsal};
 use crate::run::session::Session;
-use crate::show::text::{self, OfCard};
 use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
 use sim::cards::Card;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::process::Command;
+
+/// What was found beside the trace of a card.
+#[derive(Debug, Clone, Deserialize)]
+pub struct OfCard {
+    pub device: u16,
+    pub events: usize,
+    /// Bytes that were there before the history began.
+    pub before: i64,
+    pub failed: Vec<FailedRequest>,
+}
+
+/// Memory that was asked for and was not there, in bytes.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct FailedRequest {
+    pub bytes: i64,
+    pub free: i64,
+}
 
 /// What a snapshot says, and what it would need.
 pub struct SnapshotAnswer {
@@ -21,7 +38,7 @@ pub struct SnapshotAnswer {
     pub capture: Capture,
     cards: Vec<OfCard>,
     /// With each setting of the allocator the least memory that would do, the CUDA context of the card included; or why that is not known.
-    needs: Vec<(String, Result<i64, String>)>,
+    pub(crate) needs: Vec<(String, Result<i64, String>)>,
     _session: Session,
 }
 
@@ -72,11 +89,10 @@ impl SnapshotAnswer {
         Ok(SnapshotAnswer { answer, capture, cards, needs, _session: session })
     }
 
-    /// The answer on the terminal.
-    pub fn text(&self) -> String {
-        let worst = self.answer.processes.first();
-        let about = worst.and_then(|worst| self.cards.iter().find(|card| card.device == worst.device));
-        text::snapshot(&self.answer, &self.capture.traces[0], about, &self.needs)
+    /// What was found beside the trace of the card that has most.
+    pub fn about(&self) -> Option<&OfCard> {
+        let worst = self.answer.processes.first()?;
+        self.cards.iter().find(|card| card.device == worst.device)
     }
 }
 

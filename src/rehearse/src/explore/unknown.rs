@@ -1,12 +1,12 @@
 //! What hangs on values that nobody computed: where the script reads some that may decide a size, a branch or how long a loop goes on, it is
 //! rehearsed once more with others, as possible as the first. Where that takes another amount of memory, the headline says so.
 
+use crate::answer::reply::{grows, short_failure, unseen};
 use crate::answer::{Answer, RehearsalVerdict, answer, may_decide};
 use crate::capture::process::{Frame, Trace, is_torch_or_stdlib};
 use crate::capture::session::{Capture, OtherValues};
 use crate::run::executor::Rehearsal;
-use crate::show::text::{grows, short_failure, unseen};
-use crate::show::words::places_of;
+use crate::words::places_of;
 use anyhow::Result;
 use base::order::distinct;
 use sim::trace::Kind;

@@ -1,10 +1,9 @@
 //! What the terminal's answer says of the cards: who shares them, what was taken outside of PyTorch, what NCCL takes.
 
-use super::words::{bytes, place_of, row};
 use crate::answer::{Answer, Outside};
 use crate::capture::plain::on_one_line;
+use crate::words::{bytes, place_of, row};
 use base::units::counted;
-use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Rows of the first table.
@@ -32,35 +31,6 @@ pub(super) fn rows(text: &mut String, answer: &Answer) -> std::fmt::Result {
     let more = format!("{} to {} more for {}", bytes(nccl.least), bytes(nccl.most), counted(nccl.communicators, "communicator"));
     let lower = "by its sources; NCCL_NVLS_ENABLE=0 and NCCL_BUFFSIZE lower it";
     writeln!(text, "  NCCL           {more} on a GPU, in no figure here ({lower})")
-}
-
-/// That ranks share a GPU while others stand idle, as where each takes the first, and the line that gives each its own.
-pub(super) fn crowded(answer: &Answer) -> Option<String> {
-    let on_cards = answer.cards.iter().flat_map(|card| &card.processes);
-    let ranks = on_cards.filter_map(|of| of.rank).collect::<BTreeSet<u32>>().len();
-    let (used, there) = (answer.cards.len(), answer.gpu.count as usize);
-    let named = match answer.cards.as_slice() {
-        [one] => format!("GPU {} alone", one.card),
-        several => format!("{} GPUs", several.len()),
-    };
-    let line = r#"torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))"#;
-    let gives = format!("{line} before the model is made gives each its own (where mp.spawn starts them: set_device(rank))");
-    (used < ranks.min(there)).then(|| format!("All {ranks} ranks use {named}, of {there}: {gives}."))
-}
-
-/// Why a script that fitted may not.
-pub(super) fn doubt(answer: &Answer) -> String {
-    let most = answer.if_peaks_coincide();
-    match answer.nccl.filter(|_| answer.nccl_decides()) {
-        _ if most > answer.gpu.memory => {
-            format!("That is at the same time; if the peaks of all processes coincide, they take {}", bytes(most))
-        }
-        Some(nccl) => format!("NCCL takes {} to {} more", bytes(nccl.least), bytes(nccl.most)),
-        None if answer.streams.is_some_and(|held| held.bytes > answer.headroom) => {
-            "What other streams hold longer is not in it".to_string()
-        }
-        None => "The context is assumed, to within 100 MiB".to_string(),
-    }
 }
 
 /// Each card that several processes had memory of.

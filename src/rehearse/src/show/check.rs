@@ -4,6 +4,7 @@ use super::diff::{PeakDiff, diff, signed};
 use crate::answer::{Answer, BlockGroup, answer, moment};
 use crate::capture::plain::on_one_line;
 use crate::capture::session::Capture;
+use crate::words::short;
 use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
 use serde::Deserialize;
@@ -12,6 +13,15 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 use std::str::FromStr;
+
+/// What came of a comparison.
+#[derive(Debug)]
+pub struct Compared {
+    /// Whether a peak grew, by how much, and the line with most of it.
+    pub first: String,
+    pub text: String,
+    pub grew: bool,
+}
 
 /// How much a peak may grow.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -176,8 +186,8 @@ impl Earlier {
         format!("  before: {}\n  after:  {}\n", of(self), of(later))
     }
 
-    /// What to say, and whether a peak grew by more than is allowed.
-    pub fn compare(&self, now: &Answer, tolerance: Tolerance) -> (String, bool) {
+    /// Whether a peak grew by more than is allowed, and where.
+    pub fn compare(&self, now: &Answer, tolerance: Tolerance) -> Compared {
         let mut text = String::new();
         let mut grew = false;
         for (name, before, after) in
@@ -202,7 +212,16 @@ impl Earlier {
         }
         let verdict = if grew { "THE PEAK GREW" } else { "The peak did not grow" };
         let by = if tolerance.of(self.peak_reserved) > 0 { " by more than --tolerance allows" } else { "" };
-        (format!("\n{verdict}{by}, compared with --check:\n{text}"), grew)
+        let changes = [("allocated", self.peak_allocated, now.peak_allocated), ("reserved", self.peak_reserved, now.peak_reserved)];
+        let changes = changes
+            .map(|(name, before, after)| format!("{name} {}{}", if after < before { "" } else { "+" }, signed(after - before)));
+        let most = match (self.processes.first(), now.processes.first()) {
+            (Some(before), Some(after)) if grew => diff(&before.peak.contents, &after.peak.contents).most(),
+            _ => None,
+        };
+        let most = most.map_or(String::new(), |(line, bytes)| format!("; most at {} (+{})", short(&line), signed(bytes)));
+        let first = format!("{}{by}: {}{most}", if grew { "GREW" } else { "DID NOT GROW" }, changes.join(", "));
+        Compared { first, text: format!("\n{verdict}{by}, compared with --check:\n{text}"), grew }
     }
 }
 

@@ -1,9 +1,9 @@
 //! `vramlab diff A B`: where the bytes went between two peaks, line by line. The rows sum to the difference.
 
-use super::words::bytes;
 use crate::answer::BlockGroup;
 use crate::capture::plain::on_one_line;
 use crate::capture::process::INSTALLED;
+use crate::words::bytes;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -252,6 +252,12 @@ fn per_cent(before: i64, after: i64) -> String {
 const LISTED: usize = 12;
 
 impl PeakDiff {
+    /// The line that grew most, and by how much.
+    pub fn most(&self) -> Option<(String, i64)> {
+        let row = self.rows.iter().filter(|row| row.bytes > 0).max_by_key(|row| row.bytes)?;
+        Some((row.line.clone(), row.bytes))
+    }
+
     /// As text, indented by two.
     pub fn text(&self) -> String {
         let mut text = String::new();

@@ -9,11 +9,14 @@ pub mod files;
 mod page;
 mod perfetto;
 mod pickle;
+mod schema;
+mod short;
 mod snapshot;
-pub(crate) mod text;
+mod text;
 mod time;
-pub(crate) mod words;
 
 pub use badge::badge;
-pub use text::{answer, wrapped};
+pub use schema::schema;
+pub use short::{longer, longer_between, short};
+pub use text::{answer, of_snapshot, wrapped};
 pub use time::side_by_side;

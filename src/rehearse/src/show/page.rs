@@ -1,11 +1,11 @@
 //! One page of a process on a card: the answer, its memory over time with the blocks in it, and what fills the peak.
 
 use super::course::{LAYERS, MOST_EVENTS, View, layer, who};
-use super::text::{Finding, findings, headline, smallest, unknowns};
 use super::time::modules;
-use super::words::{bytes, place_of, share_of, short};
+use crate::answer::reply::{headline, smallest};
 use crate::answer::time::Prediction;
 use crate::answer::{Answer, LiveBytes, MOST_ROWS, PhaseRow, ProcessAnswer, module_of};
+use crate::words::{bytes, place_of, share_of, short};
 use anyhow::Result;
 use base::inline::{STYLE, document, picture_address};
 use base::units::Seconds;
@@ -80,8 +80,6 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         [step, row.phase.to_string(), bytes(row.peak_allocated), bytes(row.allocated), bytes(row.reserved)]
     };
     let phases: Vec<[String; 5]> = process.phases.iter().filter(|row| is_listed(row.step)).map(phase).collect();
-    let findings = findings(process).into_iter().chain(unknowns(process)).filter(|finding| !finding.rows.is_empty());
-    let findings: Vec<Finding> = findings.collect();
     let values = context! {
         title => headline(answer),
         verdict => Serde(&answer.verdict),
@@ -99,7 +97,7 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         phases => Serde(phases),
         time => Serde(answer.time.as_ref().filter(|_| n == 0).map(time_of)),
         steps_left_out => (0..=last).filter(|step| !is_listed(*step)).count(),
-        findings => Serde(findings),
+        findings => Serde(&process.findings),
         notes => Serde(&answer.notes),
         others => Serde(&others),
         name => &names[n],

@@ -1,8 +1,9 @@
 //! The predicted time on the terminal.
 
-use super::words::{others_said, place_or_not, share_of, signed, signed_or_dash, streams_said};
+use crate::answer::reply::{others_said, streams_said};
 use crate::answer::time::{Cost, NOT_MODELLED, Prediction};
 use crate::answer::{Answer, RehearsalVerdict};
+use crate::words::{place_or_not, share_of, signed, signed_or_dash};
 use base::units::Seconds;
 use std::fmt::Write;
 

@@ -19,4 +19,4 @@ pub use clock::clock;
 pub use constants::{use_file as use_constants, use_launch_seconds};
 pub use loading::Loading;
 pub use predict::{NOT_MODELLED, Prediction, TOKEN, TimeChange, by_class, predict};
-pub use prices::{Cost, use_file as use_prices};
+pub use prices::{Cost, an_hour, use_file as use_prices};

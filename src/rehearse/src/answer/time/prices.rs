@@ -80,6 +80,12 @@ pub fn use_file(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// What an hour of a card costs, and the currency.
+pub fn an_hour(card: &Card) -> Option<(f64, &'static str)> {
+    let price = PRICES.get()?.get(card.name?)?;
+    Some((price.per_hour, &price.currency))
+}
+
 /// None where no price of the card is known.
 pub fn cost(card: &Card, [step, low, high]: [f64; 3]) -> Option<Cost> {
     let Price { per_hour, currency, date, source } = PRICES.get()?.get(card.name?)?.clone();

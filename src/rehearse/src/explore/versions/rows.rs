@@ -6,7 +6,7 @@ use super::trial::Trial;
 use crate::capture::plain::on_one_line;
 use crate::check::Earlier;
 use crate::diff::PeakDiff;
-use crate::show::words::signed_or_dash;
+use crate::words::signed_or_dash;
 use anyhow::Result;
 use base::units::{Bytes, Seconds};
 use chart::{Bar, Head, WIDE, bars};

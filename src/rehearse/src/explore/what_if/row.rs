@@ -5,7 +5,7 @@ use crate::answer::time::{Prediction, TimeChange};
 use crate::answer::{HostMemory, NeedlessGraphs, SimulatedGpu};
 use crate::capture::process::TechniqueOutcome;
 use crate::run::executor::Variant;
-use crate::show::words::place_or_not;
+use crate::words::place_or_not;
 use base::units::Bytes;
 use serde::Serialize;
 

@@ -3,7 +3,7 @@
 use super::row::{Burdens, MeasuredStep, VariantRow};
 use crate::answer::time::TimeChange;
 use crate::run::executor::WAS_INTERRUPTED;
-use crate::show::words::{signed as bytes, signed_or_dash, written};
+use crate::words::{signed as bytes, signed_or_dash, written};
 use base::order::distinct;
 use base::units::{Seconds, significant};
 use std::cmp::Reverse;

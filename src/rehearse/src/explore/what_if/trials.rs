@@ -3,6 +3,8 @@
 
 use super::row::{Burdens, Combination, MeasuredStep, VariantRow};
 use super::show;
+use crate::answer::FindingKind;
+use crate::answer::reply::short_failure;
 use crate::answer::technique::{Need, Technique, techniques};
 use crate::answer::time::Prediction;
 use crate::answer::{Answer, HostMemory, RehearsalVerdict, SimulatedGpu, answer, makes_steps, trains};
@@ -13,8 +15,7 @@ use crate::capture::session::{Capture, ScriptFailed};
 use crate::explore::of_each;
 use crate::explore::template::FlagTemplate;
 use crate::run::executor::{Rehearsal, Variant, WAS_INTERRUPTED, was_interrupted};
-use crate::show::text::{attention, needless, short_failure};
-use crate::show::words::short;
+use crate::words::{place_or_not, short};
 use anyhow::{Context, Result, bail, ensure};
 use base::order::distinct;
 use base::stats::median;
@@ -401,8 +402,14 @@ fn unreached_backward(answer: &Answer) -> Option<String> {
 /// Of the script as it is.
 fn limits(rehearsal: &Rehearsal, run: &Capture, answer: &Answer) -> Vec<String> {
     // No technique rewrites it but `sdpa`, of transformers' models.
-    let attention = answer.processes.first().and_then(attention).map(|(title, remedy)| format!("{title} {remedy}."));
-    let needless = answer.processes.first().and_then(needless);
+    let worst = answer.processes.first();
+    let found = |kind| worst.and_then(|worst| worst.findings.iter().find(|finding| finding.kind == kind));
+    let attention = found(FindingKind::ExplicitAttention).map(|of| format!("{} {}.", of.title, of.rows.join(", ")));
+    let is_much = |bytes: i64| worst.is_some_and(|worst| worst.steps > 0 && bytes * 20 >= worst.peak.bytes);
+    let needless = found(FindingKind::NeedlessGraphs).filter(|of| is_much(of.bytes)).map(|of| {
+        let place = place_or_not(of.place.as_ref());
+        format!("{} torch.no_grad() or torch.inference_mode() around them, at {place}, frees that.", of.title)
+    });
     rehearsal.limits(run, answer).into_iter().chain(attention).chain(needless).collect()
 }
 

@@ -1,6 +1,10 @@
 //! What the script read and nobody computed, and what a library allocates and nobody knows.
 
+use super::super::facts::Facts;
+use super::super::process::ProcessAnswer;
+use super::{Finding, FindingKind};
 use crate::capture::process::{Frame, Trace};
+use crate::words::place_or_not;
 use base::order::{distinct, grouped};
 use serde::Serialize;
 use sim::trace::{Event, Kind};
@@ -66,4 +70,25 @@ pub fn uncounted(trace: &Trace) -> Vec<Uncounted> {
         let operator = trace.operators.get(&event.operator.into()).cloned().unwrap_or_default();
         Some(Uncounted { operator, library, line: trace.line(event.stack).cloned() })
     }))
+}
+
+pub fn find(_: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
+    let times = |times| if times > 1 { format!(", {times} times") } else { String::new() };
+    let value = |row: &PlaceholderValue| {
+        format!("{} at {}{}{}", row.operator, place_or_not(row.line.as_ref()), times(row.times), size_of(row.size))
+    };
+    let title = "Nothing is computed: where the script read a value, it got a placeholder, as from a healthy run:";
+    let place = answer.placeholders.first().and_then(|value| value.line.as_ref());
+    Some(Finding::new(FindingKind::Placeholders, title, answer.placeholders.iter().map(value))?.of(0, place))
+}
+
+/// What was taken for a size that nobody computed, and its range.
+fn size_of(size: Option<PlaceholderSize>) -> String {
+    match size {
+        Some(PlaceholderSize { least, most, possible }) if least < most => {
+            format!(", taken as {least} to {most}, could be 0 to {possible}")
+        }
+        Some(PlaceholderSize { most, possible, .. }) => format!(", taken as {most}, could be 0 to {possible}"),
+        None => String::new(),
+    }
 }

@@ -1,10 +1,10 @@
 //! The JSON schema of answers, made of the types that are written.
 
-use super::fit::Fit;
-use super::versions::Table;
-use super::what_if::VariantRow;
+use super::diff::PeakDiff;
 use crate::answer::{Answer, SCHEMA};
-use crate::show::diff::PeakDiff;
+use crate::explore::fit::Fit;
+use crate::explore::versions::Table;
+use crate::explore::what_if::VariantRow;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 

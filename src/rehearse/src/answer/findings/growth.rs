@@ -1,9 +1,13 @@
 //! Memory that grows while the script repeats something: blocks that each round makes and nothing frees.
 
-use super::facts::Facts;
-use super::passes::holder;
-use super::place::LiveBytes;
+use super::super::facts::Facts;
+use super::super::passes::holder;
+use super::super::place::LiveBytes;
+use super::super::process::ProcessAnswer;
+use super::{Finding, FindingKind};
 use crate::capture::process::{Retainer, Trace};
+use crate::words::{bytes, short};
+use base::units::counted;
 use serde::Serialize;
 use sim::trace::{Category, MemoryBlock};
 use std::collections::BTreeMap;
@@ -179,6 +183,29 @@ fn kept_by(trace: &Trace, blocks: &[(&MemoryBlock, String)], lines: &[LiveBytes]
         }
     }
     keepers
+}
+
+pub fn find(_: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
+    let growth = answer.growth.as_ref()?;
+    let more =
+        if growth.goes_on && growth.round == "step" && answer.steps < 6 { "; --steps 6 shows whether it goes on" } else { "" };
+    let each = bytes(growth.bytes_per_round);
+    let what = match growth.lines.iter().all(|line| line.blocks == 1) {
+        true => format!("has in place of what the one before made a block that is {each} larger"),
+        false => format!("leaves {each} behind that nothing frees"),
+    };
+    // Whether that matters at all.
+    let whole = growth.bytes_per_round * 100_000;
+    let in_all = if whole < 1 << 30 { format!(" ({} in 100,000)", bytes(whole)) } else { String::new() };
+    let title = format!("Memory grows: each {} {what}{in_all}{more}. Allocated at:", growth.round);
+    let rows = growth.lines.iter().take(ROWS).map(growth_at);
+    Some(Finding::new(FindingKind::Growth, title, rows)?.of(growth.bytes_per_round, None))
+}
+
+const ROWS: usize = 6;
+
+pub fn growth_at(line: &LiveBytes) -> String {
+    format!("{}  {} in {}", short(&line.name), bytes(line.bytes), counted(line.blocks, "block"))
 }
 
 #[cfg(test)]

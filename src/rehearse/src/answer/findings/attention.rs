@@ -1,8 +1,11 @@
 //! Attention that is written out: a product of queries and keys, a softmax, a product with the values. Its scores are as large as the square of a
 //! length, and a backward pass keeps several of them.
 
-use super::facts::Facts;
+use super::super::facts::Facts;
+use super::super::process::ProcessAnswer;
+use super::{Finding, FindingKind};
 use crate::capture::process::Frame;
+use crate::words::{bytes, place_of, share_of};
 use serde::Serialize;
 use sim::trace::{Event, MemoryBlock};
 use std::collections::HashSet;
@@ -51,4 +54,30 @@ pub fn explicit_attention(facts: &Facts) -> Option<ExplicitAttention> {
     let (_, line) = most?;
     let bytes = counted.into_iter().map(|at| made[at].rounded).sum();
     (bytes * 10 >= peak).then_some(ExplicitAttention { bytes, line })
+}
+
+pub fn find(_: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
+    let attention = answer.explicit_attention.as_ref()?;
+    let (scores, share) = (bytes(attention.bytes), share_of(attention.bytes, answer.peak.bytes));
+    let at = place_of(&attention.line);
+    let title = format!("Attention is written out: its scores are {scores} of the peak ({share}), with a softmax at {at}.");
+    let remedy = "torch.nn.functional.scaled_dot_product_attention(q, k, v) in its place keeps none of them";
+    Some(Finding::new(FindingKind::ExplicitAttention, title, [remedy.to_string()])?.of(attention.bytes, Some(&attention.line)))
+}
+
+/// Says why PyTorch's own function keeps scores, where that is what is written in the line.
+pub fn add_source(answer: &mut ProcessAnswer) {
+    let Some(attention) = &answer.explicit_attention else { return };
+    let place = attention.line.place();
+    let written = answer.peak.contents.iter().find(|group| group.line == place).and_then(|group| group.source.as_deref());
+    let is_it = |finding: &&mut Finding| finding.kind == FindingKind::ExplicitAttention;
+    if let (true, Some(finding)) =
+        (written.is_some_and(|source| source.contains("scaled_dot_product_attention")), answer.findings.iter_mut().find(is_it))
+    {
+        finding.rows = vec![
+            "PyTorch's scaled_dot_product_attention took the kernel that keeps them; others do not, which want bf16 or fp16 \
+             (model and inputs, or autocast), heads that are not grouped in fp32, and a contiguous mask, or none"
+                .to_string(),
+        ];
+    }
 }

@@ -1,6 +1,5 @@
-//! Words that text and pages share.
+//! Figures and places in words.
 
-use crate::answer::Answer;
 use crate::capture::plain::on_one_line;
 use crate::capture::process::Frame;
 use base::units::Bytes;
@@ -53,22 +52,6 @@ pub fn places_of(lines: &[Frame]) -> String {
     places.truncate(2);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{}{more}", places.join(", "))
-}
-
-/// What the headline adds.
-pub fn others_said(answer: &Answer) -> Option<String> {
-    let other = answer.other_values.as_ref()?;
-    let with_others = match (other.fits, other.endless) {
-        (false, _) => "with others it runs out of memory".to_string(),
-        (_, true) => format!("with others it had not ended at {}; more is not known", bytes(other.peak_on_device)),
-        _ => format!("with others it takes {} on the GPU, and a real run may take more", bytes(other.peak_on_device)),
-    };
-    Some(format!("But placeholder values decide a size or a loop ({}): {with_others}.", places_of(&other.lines)))
-}
-
-/// What the headline adds of memory that a GPU behind its host would keep longer.
-pub fn streams_said(answer: &Answer) -> Option<String> {
-    answer.streams.map(|held| format!("Other streams may hold {} of each step longer than here (--lag 1000).", bytes(held.bytes)))
 }
 
 /// Per cent of a total, whole ones.

@@ -1,0 +1,73 @@
+//! What a terminal gets and a file does not: colour, and one line of progress that is written over.
+
+use anstyle::{AnsiColor, Style};
+use base::{eprint, eprintln};
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Columns of the terminal that the standard error is; none of a file.
+pub fn columns() -> Option<usize> {
+    rustix::termios::tcgetwinsize(std::io::stderr()).ok().map(|size| size.ws_col.into()).filter(|columns| *columns > 0)
+}
+
+/// Whether colours are wanted there: NO_COLOR is heard, and CLICOLOR.
+fn is_coloured() -> bool {
+    anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never
+}
+
+/// The verdict in colour, headings in bold, and bars.
+pub fn styled(text: &str) -> String {
+    if !is_coloured() {
+        return text.to_string();
+    }
+    let colour = |colour: AnsiColor| colour.on_default();
+    let line = |(at, line): (usize, &str)| {
+        let style = match line {
+            _ if at == 0 && line.starts_with("FITS") => colour(AnsiColor::Green).bold(),
+            _ if at == 0 && line.starts_with("BARELY") => colour(AnsiColor::Yellow).bold(),
+            _ if at == 0 => colour(AnsiColor::Red).bold(),
+            _ if ["What fills", "Try first", "Makes it fit", "Speed"].iter().any(|head| line.starts_with(head)) => {
+                Style::new().bold()
+            }
+            _ => Style::new(),
+        };
+        let bars = colour(AnsiColor::Cyan);
+        let line = match line.find("#") {
+            Some(begin) if line.starts_with("  ") && line.contains(" %  #") => {
+                let end = begin + line[begin..].bytes().take_while(|byte| *byte == b'#').count();
+                format!("{}{bars}{}{bars:#}{}", &line[..begin], &line[begin..end], &line[end..])
+            }
+            _ => line.to_string(),
+        };
+        format!("{style}{line}{style:#}\n")
+    };
+    text.lines().enumerate().map(line).collect()
+}
+
+/// Whether a line of progress stands in the last line of the terminal.
+static STANDS: AtomicBool = AtomicBool::new(false);
+
+/// What goes on, in a line of its own.
+pub fn progress(what: &str) {
+    end_progress();
+    eprintln!("vramlab: {what}");
+}
+
+/// What goes on while the script prints nothing: on a terminal the line before is written over.
+pub fn rewritten(what: &str) {
+    match columns().filter(|_| std::io::stderr().is_terminal()) {
+        Some(columns) => {
+            let line: String = format!("vramlab: {what}").chars().take(columns.saturating_sub(1)).collect();
+            eprint!("\r\x1b[2K{line}");
+            STANDS.store(true, Ordering::Relaxed);
+        }
+        None => eprintln!("vramlab: {what}"),
+    }
+}
+
+/// Before anything else is printed.
+pub fn end_progress() {
+    if STANDS.swap(false, Ordering::Relaxed) {
+        eprint!("\r\x1b[2K");
+    }
+}

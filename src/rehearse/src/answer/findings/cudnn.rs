@@ -1,0 +1,16 @@
+//! Convolutions without cuDNN.
+
+use super::super::facts::Facts;
+use super::super::process::ProcessAnswer;
+use super::{Finding, FindingKind};
+use crate::words::place_of;
+
+pub fn find(_: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
+    let line = answer.without_cudnn.as_ref()?;
+    let title = "Convolutions run without cuDNN, in kernels of PyTorch's that take longer and of whose time there is no record:";
+    let row = format!(
+        "first at {}: torch.backends.cudnn.enabled is False there, as cudnn.flags(...) makes it where it is not given enabled=True",
+        place_of(line)
+    );
+    Some(Finding::new(FindingKind::WithoutCudnn, title, [row])?.of(0, Some(line)))
+}

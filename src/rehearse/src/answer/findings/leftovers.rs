@@ -1,0 +1,42 @@
+//! What earlier steps or passes left.
+
+use super::super::facts::Facts;
+use super::super::process::ProcessAnswer;
+use super::growth::growth_at;
+use super::{Finding, FindingKind};
+use crate::answer::Leftover;
+use crate::capture::plain::on_one_line;
+
+const ROWS: usize = 6;
+
+pub fn find(_: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
+    let title = match answer.steps {
+        0 => "Made in an earlier forward pass and still there at the peak:",
+        _ => "There at the peak, and kept beyond the step that made it:",
+    };
+    let held = answer.leftovers.iter().map(|left| left.made.bytes).sum();
+    let rows = answer.leftovers.iter().take(ROWS).map(|left| leftover(left, answer));
+    Some(Finding::new(FindingKind::Leftovers, title, rows)?.of(held, None))
+}
+
+fn leftover(left: &Leftover, worst: &ProcessAnswer) -> String {
+    let made = growth_at(&left.made);
+    let on_host = "keep this copy of weights or state on the host (.cpu())";
+    let Some(variable) = &left.variable else { return if left.is_copy { format!("{made}: {on_host}") } else { made } };
+    let mut keepers = worst.growth.iter().flat_map(|growth| &growth.kept_by);
+    let (name, keeper) = (on_one_line(variable), keepers.find(|keeper| keeper.name == *variable));
+    let remedy = match keeper.map(|keeper| (keeper.has_graphs(), keeper.what.starts_with("a sum"))) {
+        Some((true, true)) if left.is_number => {
+            "add loss.item() to it, or loss.detach(), in place of the loss with its graph".to_string()
+        }
+        Some((true, true)) => "add .detach() of what is added to it, in place of tensors with their graphs".to_string(),
+        Some((true, false)) if left.is_number => {
+            "put .item() or .detach() of them into it, in place of tensors with their graphs".to_string()
+        }
+        Some((true, false)) => "put .detach().cpu() of them into it, in place of tensors with their graphs".to_string(),
+        Some((false, _)) => "move what it keeps to the host (.cpu()), or keep less".to_string(),
+        None if left.is_copy => on_host.to_string(),
+        None => format!("del {name} after its last use"),
+    };
+    format!("{made}, held by `{name}`: {remedy}")
+}

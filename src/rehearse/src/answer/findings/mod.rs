@@ -1,0 +1,90 @@
+//! Something that a person should know beside the figures. Each is a file: what is found, the sentence, where it is, and what helps.
+
+pub mod attention;
+mod caught;
+mod cudnn;
+mod gradients;
+pub mod growth;
+mod kept_by;
+mod leftovers;
+mod needless;
+pub mod placeholders;
+mod uncounted;
+mod unreached;
+mod varied;
+
+use super::facts::Facts;
+use super::process::ProcessAnswer;
+use crate::capture::process::Frame;
+use serde::Serialize;
+
+sim::listed! {
+    /// What is found.
+    #[derive(Serialize, schemars::JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    FindingKind {
+        /// Out-of-memory errors that the script caught.
+        Caught,
+        Unreached,
+        /// Batches of several sizes.
+        Varied,
+        NeedlessGraphs,
+        GradientsWithoutSteps,
+        ExplicitAttention,
+        WithoutCudnn,
+        Leftovers,
+        Growth,
+        KeptBy,
+        Placeholders,
+        Uncounted,
+    }
+}
+
+/// A sentence with what there is to say of it.
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct Finding {
+    pub kind: FindingKind,
+    pub title: String,
+    pub rows: Vec<String>,
+    /// Of the peak, or that are left behind each round; 0 where it is of no bytes.
+    pub bytes: i64,
+    pub place: Option<Frame>,
+}
+
+impl Finding {
+    /// One without rows says nothing.
+    fn new(kind: FindingKind, title: impl Into<String>, rows: impl IntoIterator<Item = String>) -> Option<Finding> {
+        let found = Finding { kind, title: title.into(), rows: rows.into_iter().collect(), bytes: 0, place: None };
+        (!found.rows.is_empty()).then_some(found)
+    }
+
+    fn of(self, bytes: i64, place: Option<&Frame>) -> Finding {
+        Finding { bytes, place: place.cloned(), ..self }
+    }
+
+    /// Whether it says what nobody knows.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self.kind, FindingKind::Placeholders | FindingKind::Uncounted)
+    }
+}
+
+/// In the order in which they are said.
+type Finder = fn(&Facts, &ProcessAnswer) -> Option<Finding>;
+const FINDERS: [Finder; 12] = [
+    caught::find,
+    unreached::find,
+    varied::find,
+    needless::find,
+    gradients::find,
+    attention::find,
+    cudnn::find,
+    leftovers::find,
+    growth::find,
+    kept_by::find,
+    placeholders::find,
+    uncounted::find,
+];
+
+pub fn findings(facts: &Facts, answer: &ProcessAnswer) -> Vec<Finding> {
+    FINDERS.iter().filter_map(|find| find(facts, answer)).collect()
+}

@@ -1,0 +1,444 @@
+//! What an answer says, in sentences: the verdict, and what stands beside it.
+
+use super::account::Account;
+use super::advice::Advice;
+use super::findings::placeholders::PlaceholderValue;
+use super::findings::{Finding, FindingKind};
+use super::host::HostMemory;
+use super::process::{Failure, ProcessAnswer};
+use super::time::Prediction;
+use super::verdict::{Answer, RehearsalVerdict, StepTime};
+use crate::capture::plain::first_line;
+use crate::capture::process::SkippedCode;
+use crate::capture::session::Capture;
+use crate::words::{bytes, place_or_not, places_of, short};
+use base::order::grouped;
+use base::units::counted;
+use std::collections::{BTreeSet, HashSet};
+
+const ROWS: usize = 6;
+
+/// The first line: the verdict, and what it does not say.
+pub fn headline(answer: &Answer) -> String {
+    let host = answer.host.as_ref().filter(|_| answer.verdict.fits()).and_then(HostMemory::warning);
+    let no_code = answer.no_code.as_ref().map(|why| format!("But {}.", first_line(why)));
+    let streams = streams_said(answer).filter(|_| answer.verdict.fits());
+    let grows = grows(answer, answer.gpu.memory, Some(answer.headroom));
+    let crowded = crowded(answer);
+    [Some(verdict(answer)), crowded, managed(answer), streams, no_code, others_said(answer), host, grows, unseen(answer)]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<String>>()
+        .join(" ")
+}
+
+fn verdict(answer: &Answer) -> String {
+    let gpu = &answer.gpu;
+    let card = match gpu.name.bytes().next().is_some_and(|b| b.is_ascii_digit()) {
+        true => format!("a GPU of {}", bytes(gpu.memory)),
+        false => format!("{} ({})", gpu.name, bytes(gpu.memory)),
+    };
+    let steps = match answer.steps {
+        0 if answer.verdict.fits() => "to the end of the script, which has no optimizer step".to_string(),
+        0 => match answer.time.as_ref().and_then(|time| time.passes) {
+            Some(pass) => format!("in forward pass {pass}"),
+            None => "before the first optimizer step ended".to_string(),
+        },
+        1 => "in 1 optimizer step".to_string(),
+        n => format!("in {n} optimizer steps"),
+    };
+    let on_device = bytes(answer.peak_on_device);
+    let needs = answer.needs_at_least.map_or(String::new(), |needs| match bytes(needs) {
+        same if same == on_device => String::new(),
+        needs => format!("; {needs} would be enough"),
+    });
+    let less = answer.went_on_after().map_or(String::new(), |caught| {
+        let (line, tried, free) = (place_or_not(caught.line.as_ref()), bytes(caught.tried), bytes(caught.free));
+        format!(" after it went on with less: {line} asked for {tried} with {free} free, and what then worked is shown here")
+    });
+    let until = match answer.peak_reserved {
+        0 => "before it used the GPU.".to_string(),
+        _ => format!("{steps}; until then: {on_device} on the GPU at most."),
+    };
+    match answer.verdict {
+        RehearsalVerdict::Fits => {
+            format!("FITS {card}{less}: {on_device} on the GPU at most, {} left{needs}. Seen {steps}.", bytes(answer.headroom))
+        }
+        RehearsalVerdict::FitsInPart => format!(
+            "FITS {card} IN PART{less}: {}, as it would not on a real GPU. What was seen is {on_device} at most, {steps}; what else it needs is not known.",
+            refused(answer)
+        ),
+        RehearsalVerdict::BarelyFits => format!(
+            "BARELY FITS {card}{less}: {on_device} on the GPU at most, {} left{needs}. Seen {steps}. {}: it may be too little.",
+            bytes(answer.headroom),
+            doubt(answer)
+        ),
+        RehearsalVerdict::DoesNotFit => {
+            let more = match answer.needs_at_least {
+                // A larger card is no remedy where others stand idle.
+                Some(needs) if needs > gpu.memory && crowded(answer).is_some() => {
+                    format!(" One GPU for all would need at least {}.", bytes(needs))
+                }
+                Some(needs) if needs > gpu.memory => {
+                    let card = answer.smallest_card.map_or("no known card has that".to_string(), |card| format!("{card} has that"));
+                    format!(" It needs at least {}, {} more: {card}.", bytes(needs), bytes(needs - gpu.memory))
+                }
+                Some(needs) => format!(
+                    " {} would be enough: the script sets a limit of its own, as with set_per_process_memory_fraction, or asks for more where it sees less.",
+                    bytes(needs)
+                ),
+                None => String::new(),
+            };
+            format!("DOES NOT FIT {card}: out of memory {steps}.{more}")
+        }
+        RehearsalVerdict::TimedOut => {
+            let seconds = answer.timed_out_after.map_or(String::new(), |seconds| format!(" after {seconds} s"));
+            format!("ENDED BY --timeout{seconds}, {until} Whether it fits {card} is not known.")
+        }
+        RehearsalVerdict::Interrupted => format!("INTERRUPTED {until} Whether it fits {card} is not known."),
+        RehearsalVerdict::ScriptFailed => {
+            let process = answer.failed.as_ref().map_or(String::new(), |failed| match failed.rank {
+                Some(rank) => format!(" on rank {rank} (process {})", failed.process),
+                None if answer.processes.len() > 1 => format!(" in process {}", failed.process),
+                None => String::new(),
+            });
+            match failure(answer) {
+                Some(e) => format!("THE SCRIPT FAILED with {}{process}, {until}", e.kind),
+                None => format!("THE SCRIPT FAILED, {until}"),
+            }
+        }
+    }
+}
+
+/// Of the operators that the simulated GPU refused.
+pub fn refused(answer: &Answer) -> String {
+    let places: Vec<String> =
+        answer.refused.iter().take(ROWS).map(|one| format!("{} at {}", one.operator, place_or_not(one.line.as_ref()))).collect();
+    format!("the simulated GPU refused {} and the script went on", places.join(", "))
+}
+
+/// Why a script failed: the process that failed by itself, else any that has an exception.
+pub fn failure(answer: &Answer) -> Option<&Failure> {
+    let any = || answer.processes.iter().find_map(|process| process.exception.as_ref());
+    answer.failed.as_ref().map(|failed| &failed.failure).or_else(any)
+}
+
+/// Exceptions to which a number can lead.
+const OF_VALUES: [&str; 7] =
+    ["AssertionError", "FloatingPointError", "IndexError", "OverflowError", "RuntimeError", "ValueError", "ZeroDivisionError"];
+
+/// A value that nobody computed and the script read before it failed: at the line of the failure, if there was one.
+pub fn read_before<'a>(answer: &'a Answer, failure: &Failure) -> Option<&'a PlaceholderValue> {
+    let is_it = |process: &&ProcessAnswer| answer.failed.as_ref().is_none_or(|failed| failed.process == process.process);
+    let read = &answer.processes.iter().find(is_it)?.placeholders;
+    read.iter().find(|value| value.line == failure.line).or(read.last()).filter(|_| OF_VALUES.contains(&&*failure.kind))
+}
+
+/// Whether it failed for want of GPUs: it counts them, or asks for one that is not there.
+pub fn wants_more_gpus(failure: &Failure) -> bool {
+    let message = failure.message.to_ascii_lowercase();
+    let counts = ["gpus", "device_count", "devices"].iter().any(|word| message.contains(word));
+    message.contains("invalid device ordinal") || (counts && !message.contains("no gpus"))
+}
+
+/// In a few words why a script did not end well.
+pub fn short_failure(answer: &Answer, run: &Capture) -> String {
+    match (answer.verdict, failure(answer)) {
+        (RehearsalVerdict::TimedOut, _) => "it was still running when the time of --timeout was over".to_string(),
+        (RehearsalVerdict::FitsInPart, _) => refused(answer),
+        (_, Some(e)) => format!("{}: {}", e.kind, first_line(&e.message)),
+        (_, None) => run.end(),
+    }
+}
+
+/// What the least memory is, in words.
+pub fn smallest(answer: &Answer) -> String {
+    match answer.smallest_card {
+        Some(card) => format!("the least GPU memory it runs on; smallest card: {card}"),
+        None => "the least GPU memory it runs on; no known card has it".to_string(),
+    }
+}
+
+/// Memory that is on no card for sure.
+fn managed(answer: &Answer) -> Option<String> {
+    let managed = answer.managed.cast_signed();
+    let is_too_much = answer.peak_on_device + managed > answer.gpu.memory;
+    let slow = if is_too_much { "; together that is more than the card has, so it would move back and forth, slowly" } else { "" };
+    (managed > 0).then(|| format!("Beside that {} of managed memory moves to the card where kernels use it{slow}.", bytes(managed)))
+}
+
+/// That the peak of so few rounds is not the script's, on a card of so much memory, of which so much is left.
+pub fn grows(answer: &Answer, memory: i64, room: Option<i64>) -> Option<String> {
+    let growth = answer.processes.first().filter(|_| answer.verdict.fits())?.growth.as_ref().filter(|growth| growth.goes_on)?;
+    let until = match room.map(|room| room / growth.bytes_per_round) {
+        Some(0) => "and there is no room for another".to_string(),
+        Some(more) => format!("and there is room for about {more} more"),
+        None => "which is not counted".to_string(),
+    };
+    let said = || format!("But memory grows: each {} leaves {} behind, {until}.", growth.round, bytes(growth.bytes_per_round));
+    (growth.bytes_per_round >= memory / MOST_ROUNDS).then(said)
+}
+
+/// What fills a card in more rounds than that grows for days.
+const MOST_ROUNDS: i64 = 100_000;
+
+/// What the script has and did not come to, a place of each kind.
+pub fn unseen(answer: &Answer) -> Option<String> {
+    let worst = answer.processes.first().filter(|_| answer.verdict.fits())?;
+    let place = |row: &SkippedCode| match (row.phase.as_str(), row.line) {
+        ("later", line) => format!("what comes later ({}:{line})", short(&row.file)),
+        (phase, 0) => phase.to_string(),
+        (phase, line) => format!("{phase} ({}:{line})", short(&row.file)),
+    };
+    let mut phases = HashSet::new();
+    let mut not_reached: Vec<String> = worst.unreached.iter().filter(|row| phases.insert(&row.phase)).map(place).collect();
+    let was_given = || answer.notes.iter().any(|note| note.starts_with("--longest: of "));
+    if !worst.varied.is_empty() && !was_given() {
+        let flag = if worst.has_loader { " (--longest)" } else { "" };
+        not_reached.push(format!("batches larger than those that were seen{flag}"));
+    }
+    (!not_reached.is_empty()).then(|| format!("Not reached: {}.", not_reached.join(", ")))
+}
+
+/// What the headline adds.
+pub fn others_said(answer: &Answer) -> Option<String> {
+    let other = answer.other_values.as_ref()?;
+    let with_others = match (other.fits, other.endless) {
+        (false, _) => "with others it runs out of memory".to_string(),
+        (_, true) => format!("with others it had not ended at {}; more is not known", bytes(other.peak_on_device)),
+        _ => format!("with others it takes {} on the GPU, and a real run may take more", bytes(other.peak_on_device)),
+    };
+    Some(format!("But placeholder values decide a size or a loop ({}): {with_others}.", places_of(&other.lines)))
+}
+
+/// What the headline adds of memory that a GPU behind its host would keep longer.
+pub fn streams_said(answer: &Answer) -> Option<String> {
+    answer.streams.map(|held| format!("Other streams may hold {} of each step longer than here (--lag 1000).", bytes(held.bytes)))
+}
+
+/// That ranks share a GPU while others stand idle, as where each takes the first, and the line that gives each its own.
+fn crowded(answer: &Answer) -> Option<String> {
+    let on_cards = answer.cards.iter().flat_map(|card| &card.processes);
+    let ranks = on_cards.filter_map(|of| of.rank).collect::<BTreeSet<u32>>().len();
+    let (used, there) = (answer.cards.len(), answer.gpu.count as usize);
+    let named = match answer.cards.as_slice() {
+        [one] => format!("GPU {} alone", one.card),
+        several => format!("{} GPUs", several.len()),
+    };
+    let line = r#"torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))"#;
+    let gives = format!("{line} before the model is made gives each its own (where mp.spawn starts them: set_device(rank))");
+    (used < ranks.min(there)).then(|| format!("All {ranks} ranks use {named}, of {there}: {gives}."))
+}
+
+/// Why a script that fitted may not.
+fn doubt(answer: &Answer) -> String {
+    let most = answer.if_peaks_coincide();
+    match answer.nccl.filter(|_| answer.nccl_decides()) {
+        _ if most > answer.gpu.memory => {
+            format!("That is at the same time; if the peaks of all processes coincide, they take {}", bytes(most))
+        }
+        Some(nccl) => format!("NCCL takes {} to {} more", bytes(nccl.least), bytes(nccl.most)),
+        None if answer.streams.is_some_and(|held| held.bytes > answer.headroom) => {
+            "What other streams hold longer is not in it".to_string()
+        }
+        None => "The context is assumed, to within 100 MiB".to_string(),
+    }
+}
+
+/// What a person is told at first. Everything of it is somewhere in the answer; the whole answer says more.
+pub struct Reply<'a> {
+    /// Whether it fits, and by how much; or the error of a script that failed.
+    pub verdict: String,
+    /// What that does not say, the weightiest first.
+    pub beside: Vec<String>,
+    pub account: Option<&'a Account>,
+    pub findings: Vec<&'a Finding>,
+    pub advice: &'a [Advice],
+    pub time: Option<StepTime>,
+    /// Lines or modules whose kernels take longest, each with its per cent of the GPU's time.
+    pub slowest: Vec<(String, f64)>,
+    pub notes: Vec<String>,
+}
+
+/// Of `FILE:LINE` the file without its folders.
+pub fn brief(place: &str) -> &str {
+    place.rsplit_once('/').map_or(place, |(_, name)| name)
+}
+
+impl Reply<'_> {
+    pub fn of(answer: &Answer) -> Reply<'_> {
+        let worst = answer.processes.first();
+        let failed = answer.verdict == RehearsalVerdict::ScriptFailed;
+        let time = answer.time.as_ref().map(StepTime::of).or_else(|| answer.time_if_it_fitted.clone());
+        let findings = worst.iter().flat_map(|worst| &worst.findings);
+        // Said beside the verdict.
+        let is_said =
+            |finding: &&Finding| matches!(finding.kind, FindingKind::Unreached | FindingKind::Varied | FindingKind::Placeholders);
+        let slowest = answer.time.as_ref().map_or_else(Vec::new, |time| slowest(time));
+        Reply {
+            verdict: short_verdict(answer),
+            beside: beside(answer),
+            account: answer.account.as_ref().filter(|_| !failed),
+            findings: findings.filter(|finding| !is_said(finding)).collect(),
+            advice: if failed { &[] } else { &answer.advice },
+            time: time.filter(|_| !failed),
+            slowest,
+            notes: notes(answer),
+        }
+    }
+}
+
+/// The lines with most of the GPU's time.
+fn slowest(time: &Prediction) -> Vec<(String, f64)> {
+    let by_line = grouped(time.kernels.iter().filter_map(|kernel| Some((kernel.line.as_ref()?.place(), kernel.seconds))));
+    let sum = |(line, seconds): (String, Vec<f64>)| (line, seconds.iter().sum::<f64>() / time.device_seconds.max(1e-12));
+    let mut lines: Vec<(String, f64)> = by_line.into_iter().map(sum).collect();
+    lines.sort_by(|a, b| b.1.total_cmp(&a.1));
+    lines.truncate(2);
+    lines
+}
+
+/// `18.9 of 23.6 GiB`, in one unit where both have it.
+fn of_memory(bytes_: i64, memory: i64) -> String {
+    let (part, whole) = (bytes(bytes_), bytes(memory));
+    match (part.split_once(' '), whole.split_once(' ')) {
+        (Some((number, unit)), Some((_, other))) if unit == other => format!("{number} of {whole}"),
+        _ => format!("{part} of {whole}"),
+    }
+}
+
+fn short_verdict(answer: &Answer) -> String {
+    let gpu = &answer.gpu;
+    let name = if gpu.name.starts_with(|c: char| c.is_ascii_digit()) {
+        format!("a GPU of {}", bytes(gpu.memory))
+    } else {
+        gpu.name.clone()
+    };
+    let used = of_memory(answer.peak_on_device, gpu.memory);
+    match answer.verdict {
+        RehearsalVerdict::Fits => format!("FITS {name}: {used}, {} free", bytes(answer.headroom)),
+        RehearsalVerdict::BarelyFits => format!("BARELY FITS {name}: {used}, {} free", bytes(answer.headroom)),
+        RehearsalVerdict::FitsInPart => format!("FITS {name} IN PART: {used} as far as it was seen"),
+        RehearsalVerdict::DoesNotFit => {
+            let ran_out = answer.processes.iter().find(|process| process.out_of_memory.is_some());
+            let place = ran_out.and_then(|process| process.peak.called_from.as_ref().or(process.peak.line.as_ref()));
+            let stops = place.map_or(String::new(), |line| format!(" Stops at {}.", brief(&line.place())));
+            match answer.needs_at_least {
+                Some(needs) => format!("DOES NOT FIT {name}: needs {}, has {}.{stops}", bytes(needs), bytes(gpu.memory)),
+                None => format!("DOES NOT FIT {name}: more than its {}.{stops}", bytes(gpu.memory)),
+            }
+        }
+        RehearsalVerdict::ScriptFailed => match failure(answer) {
+            Some(failure) => format!("THE SCRIPT FAILED: {}: {}", failure.kind, first_line(&failure.message)),
+            None => "THE SCRIPT FAILED".to_string(),
+        },
+        RehearsalVerdict::TimedOut => format!("ENDED BY --timeout: whether it fits {name} is not known"),
+        RehearsalVerdict::Interrupted => format!("INTERRUPTED: whether it fits {name} is not known"),
+    }
+}
+
+/// Sentences to the verdict.
+fn beside(answer: &Answer) -> Vec<String> {
+    let seen = match (answer.steps, answer.time.as_ref().and_then(|time| time.passes)) {
+        (0, Some(passes)) => format!("{} seen.", counted(passes, "forward pass").replace("passs", "passes")),
+        (0, None) => "Seen to the end of the script, which makes no optimizer step.".to_string(),
+        (steps, _) => format!("{} seen.", counted(steps as usize, "step")),
+    };
+    let fits = answer.verdict.fits();
+    let runs_on = answer.needs_at_least.filter(|needs| fits && bytes(*needs) != bytes(answer.peak_on_device)).map(|needs| {
+        let card = answer.smallest_card.map_or(String::new(), |card| format!(" ({card})"));
+        format!("Runs on {} or more{card}.", bytes(needs))
+    });
+    let doubt = (answer.verdict == RehearsalVerdict::BarelyFits).then(|| format!("{}.", doubt(answer)));
+    let refused = (answer.verdict == RehearsalVerdict::FitsInPart).then(|| format!("{}.", refused(answer)));
+    let went_on = answer.went_on_after().filter(|_| fits).map(|caught| {
+        format!(
+            "It went on with less after {} asked for {} with {} free.",
+            place_or_not(caught.line.as_ref()),
+            bytes(caught.tried),
+            bytes(caught.free)
+        )
+    });
+    let cards = (answer.verdict == RehearsalVerdict::DoesNotFit).then(|| would_do(answer)).flatten();
+    let failed = failure(answer).filter(|_| answer.verdict == RehearsalVerdict::ScriptFailed).map(|failure| {
+        let at = failure.line.as_ref().map_or(String::new(), |line| format!("At {}. ", crate::words::place_of(line)));
+        let until = if answer.peak_reserved > 0 {
+            format!("; until then {} on the GPU", bytes(answer.peak_on_device))
+        } else {
+            String::new()
+        };
+        format!("{at}Whether it fits is not known{until}.")
+    });
+    let why = failure(answer).filter(|_| answer.verdict == RehearsalVerdict::ScriptFailed).and_then(|failure| {
+        match read_before(answer, failure) {
+            _ if wants_more_gpus(failure) && answer.gpu.count == 1 => {
+                Some("The script saw one GPU: --gpus 2 shows it more.".to_string())
+            }
+            Some(read) => Some(format!(
+                "A placeholder may be why: no value is computed here, and the script read {} at {}.",
+                read.operator,
+                place_or_not(read.line.as_ref())
+            )),
+            None => None,
+        }
+    });
+    let seen = (fits || answer.verdict == RehearsalVerdict::TimedOut).then_some(seen);
+    let host = answer.host.as_ref().filter(|_| fits).and_then(HostMemory::warning);
+    let no_code = answer.no_code.as_ref().map(|why| format!("But {}.", first_line(why)));
+    let grows = grows(answer, answer.gpu.memory, Some(answer.headroom));
+    let streams = streams_said(answer).filter(|_| fits);
+    let unseen = unseen(answer).map(|text| text.replacen("Not reached", "Not seen", 1));
+    [
+        failed,
+        why,
+        no_code,
+        doubt,
+        refused,
+        grows,
+        others_said(answer),
+        went_on,
+        crowded(answer),
+        managed(answer),
+        streams,
+        host,
+        seen,
+        unseen,
+        runs_on,
+        cards,
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// The smallest cards that would do, with the price of an hour where prices are given.
+fn would_do(answer: &Answer) -> Option<String> {
+    const CARDS: usize = 3;
+    let needs = answer.needs_at_least?;
+    let mut cards: Vec<&sim::cards::Card> = sim::cards::all().iter().filter(|card| card.memory.cast_signed() >= needs).collect();
+    cards.sort_by_key(|card| card.memory);
+    cards.dedup_by_key(|card| card.memory >> 30);
+    let named = cards.iter().take(CARDS).map(|card| {
+        let price = super::time::an_hour(card).map_or(String::new(), |(price, currency)| format!(", {price} {currency}/h"));
+        format!("{card} ({}{price})", bytes(card.memory.cast_signed()))
+    });
+    let named: Vec<String> = named.collect();
+    Some(if named.is_empty() { "No known card has that.".to_string() } else { format!("It would fit {}.", named.join(", ")) })
+}
+
+/// What a reader must know of the figures.
+fn notes(answer: &Answer) -> Vec<String> {
+    let mut notes = Vec::new();
+    let worst = answer.processes.first();
+    if let Some(read) = worst.filter(|_| answer.verdict.fits()).and_then(|worst| worst.placeholders.first()) {
+        let at = read.line.as_ref().map_or(String::new(), |line| format!(" at {}", brief(&line.place())));
+        notes.push(format!("Nothing is computed: values that the script reads ({}{at}) are placeholders.", read.operator));
+    }
+    if let Some(held) = answer.held_back.as_ref().filter(|held| !held.files.is_empty()) {
+        notes.push(format!(
+            "Held back: {} that the script wrote (--keep-writes DIR keeps them).",
+            counted(held.files.len(), "file")
+        ));
+    }
+    notes
+}

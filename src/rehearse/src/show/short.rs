@@ -1,0 +1,172 @@
+//! The answer on a terminal: at most 24 lines of 80 columns. `-v` has all of it.
+
+use super::wrapped;
+use crate::answer::reply::{Reply, brief};
+use crate::answer::time::TimeChange;
+use crate::answer::{Account, AccountRow, Answer, Part, RehearsalVerdict, moment};
+use crate::words::{bytes, share_of};
+use base::units::Seconds;
+
+const LINES: usize = 24;
+const COLUMNS: usize = 80;
+/// Rows of the account, and of the advice.
+const ROWS: usize = 7;
+const ADVICE: usize = 3;
+/// Lines of what is said beside the verdict, of one finding and of notes.
+const BESIDE: usize = 6;
+const FINDING: usize = 3;
+const NOTES: usize = 2;
+const BAR: usize = 10;
+
+/// In lines of 80 columns, as many of them as there may be.
+fn fitted(text: &str, lines: usize) -> Vec<String> {
+    let all: Vec<String> = wrapped(text, COLUMNS).lines().map(str::to_string).collect();
+    match all.len() > lines {
+        true => all.into_iter().take(lines).map(|line| line.trim_end().to_string()).collect(),
+        false => all,
+    }
+}
+
+/// Sentences, as many as there is room for, whole.
+fn sentences(all: &[String], lines: usize) -> Vec<String> {
+    let mut text = String::new();
+    for sentence in all {
+        let more = if text.is_empty() { sentence.clone() } else { format!("{text} {sentence}") };
+        if text.is_empty() || wrapped(&more, COLUMNS).lines().count() <= lines {
+            text = more;
+        }
+    }
+    if text.is_empty() { Vec::new() } else { fitted(&text, lines).into_iter().map(|line| line.trim_start().to_string()).collect() }
+}
+
+fn cut(text: &str, columns: usize) -> String {
+    match text.chars().count() > columns {
+        true => text.chars().take(columns.saturating_sub(3)).collect::<String>() + "...",
+        false => text.to_string(),
+    }
+}
+
+/// What a row of the account is of.
+fn of_row(row: &AccountRow, answer: &Answer) -> String {
+    match row.part {
+        Part::Cached => "kept by PyTorch's allocator".to_string(),
+        Part::Context => "estimate".to_string(),
+        _ => {
+            let lines = row.lines.iter().filter(|of| of.bytes * 10 >= row.bytes);
+            let places: Vec<&str> = lines.map(|of| brief(&of.line)).collect();
+            match places.as_slice() {
+                [one] => {
+                    let lines = answer.processes.iter().flat_map(|process| &process.peak.lines);
+                    let source = lines.filter(|held| brief(&held.name) == *one).find_map(|held| held.source.clone());
+                    format!("{one} {}", source.unwrap_or_default()).trim_end().to_string()
+                }
+                several => several.join(", "),
+            }
+        }
+    }
+}
+
+fn account(account: &Account, answer: &Answer) -> Vec<String> {
+    let at = account.line.as_ref().map_or(String::new(), |line| format!(", {}", brief(&line.place())));
+    let when = moment(&account.phase, account.step, account.pass);
+    let mut lines = vec![cut(&format!("What fills {}: {when}{at}", bytes(account.total)), COLUMNS)];
+    let most = account.rows.first().map_or(1, |row| row.bytes.max(1));
+    let row = |name: &str, held: i64, what: &str| {
+        let bar = "#".repeat(usize::try_from(held.max(0) * BAR as i64 / most).unwrap_or(0).clamp(1, BAR));
+        let line = format!("  {name:<17} {:>8} {:>5}  {bar:<BAR$}  {what}", bytes(held), share_of(held, account.total));
+        cut(line.trim_end(), COLUMNS)
+    };
+    let shown = if account.rows.len() > ROWS { ROWS - 1 } else { ROWS };
+    lines.extend(account.rows.iter().take(shown).map(|one| row(one.part.name(), one.bytes, &of_row(one, answer))));
+    if let Some(rest) = account.rows.get(shown..).filter(|rest| !rest.is_empty()) {
+        let names: Vec<&str> = rest.iter().map(|row| row.part.name()).collect();
+        lines.push(row("all others", rest.iter().map(|row| row.bytes).sum(), &names.join(", ")));
+    }
+    lines
+}
+
+/// `+13 %`, from three times on `4.7x`; the same where it is about as long.
+pub fn longer(share: f64) -> String {
+    match (share * 100.0).round() {
+        percent if percent == 0.0 => "same".to_string(),
+        _ if share >= 2.0 => format!("{:.1}x", 1.0 + share),
+        percent => format!("{percent:+.0} %"),
+    }
+}
+
+/// With its band: `+13 % (9 to 17)`; where that holds both, the band alone.
+pub fn longer_between(change: TimeChange) -> String {
+    let percent = |share: f64| (share * 100.0).round() + 0.0;
+    match change {
+        TimeChange { low, high, .. } if low == high => "same".to_string(),
+        TimeChange { low, high, .. } if low < 0.0 && high > 0.0 => format!("{:+.0} to {:+.0} %", percent(low), percent(high)),
+        TimeChange { share, .. } => longer(share),
+    }
+}
+
+fn advice(reply: &Reply) -> Vec<String> {
+    if reply.advice.is_empty() {
+        return Vec::new();
+    }
+    let any_fits = reply.advice.iter().any(|one| one.makes_it_fit);
+    let head = if any_fits { "Makes it fit" } else { "Try first" };
+    let mut lines = vec![format!("{head:<26}about       step   (--what-if: exact, with the lines)")];
+    for one in reply.advice.iter().take(ADVICE).filter(|one| !any_fits || one.makes_it_fit) {
+        let (frees, time) = (format!("-{}", bytes(one.frees)), one.longer.map_or("?".to_string(), longer));
+        lines.push(cut(&format!("  {:<21}{frees:>9} {time:>10}   {}", one.technique, one.what), COLUMNS));
+    }
+    lines
+}
+
+fn speed(reply: &Reply) -> Vec<String> {
+    let Some(time) = &reply.time else { return Vec::new() };
+    let [step, low, high] = [time.seconds, time.low, time.high].map(|seconds| Seconds(seconds).to_string());
+    let rate = time.throughput.split(", ").next().filter(|rate| !rate.is_empty()).map_or(String::new(), |rate| format!(", {rate}"));
+    let slowest: Vec<String> =
+        reply.slowest.iter().map(|(line, share)| format!("{} {:.0} %", brief(line), share * 100.0)).collect();
+    let slowest = if slowest.is_empty() { String::new() } else { format!(" Slowest: {}.", slowest.join(", ")) };
+    let text = format!("Speed (predicted): {step} a {} ({low} to {high}){rate}; bound by {}.{slowest}", time.unit, time.bound_by);
+    fitted(&text, 2).into_iter().map(|line| line.trim_start().to_string()).collect()
+}
+
+/// Files by their names alone.
+fn without_folders(text: &str) -> String {
+    let word = |word: &str| match (word.find('/'), word.rfind('/')) {
+        (Some(first), Some(last)) if word.contains(".py") => format!("{}{}", &word[..first], &word[last + 1..]),
+        _ => word.to_string(),
+    };
+    text.split_whitespace().map(word).collect::<Vec<String>>().join(" ")
+}
+
+/// Lines, each ended.
+pub fn short(answer: &Answer) -> String {
+    let reply = Reply::of(answer);
+    let mut head = fitted(&reply.verdict, 2);
+    head.extend(sentences(&reply.beside, BESIDE));
+    let account = reply.account.map_or_else(Vec::new, |of| account(of, answer));
+    let more = "More: -v phases, modules, kernels, host RAM   --out DIR memory.html, snapshot";
+    let mut parts = [head, account, Vec::new(), advice(&reply), speed(&reply), Vec::new()];
+    let taken = |parts: &[Vec<String>]| parts.iter().filter(|part| !part.is_empty()).map(|part| part.len() + 1).sum::<usize>();
+    // Findings and notes have what is left.
+    let mut room = LINES.saturating_sub(taken(&parts) + 1);
+    for finding in reply.findings {
+        let row = finding.rows.first().map_or("", |row| row.trim());
+        let texts = [format!("{} {row}", finding.title), finding.title.clone()].map(|text| without_folders(&text));
+        let fits = |text: &&String| wrapped(text, COLUMNS).lines().count() <= FINDING;
+        let lines = sentences(&[texts.iter().find(fits).unwrap_or(&texts[1]).clone()], FINDING);
+        let needed = lines.len() + usize::from(parts[2].is_empty());
+        if needed <= room {
+            room -= needed;
+            parts[2].extend(lines);
+        }
+    }
+    let notes = sentences(&reply.notes, NOTES.min(room.saturating_sub(1)).max(1));
+    if !notes.is_empty() && notes.len() < room {
+        parts[5] = notes;
+    }
+    if answer.verdict != RehearsalVerdict::ScriptFailed {
+        parts[5].push(more.to_string());
+    }
+    let text: Vec<String> = parts.iter().filter(|part| !part.is_empty()).map(|part| part.join("\n")).collect();
+    text.join("\n\n") + "\n"
+}
