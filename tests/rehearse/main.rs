@@ -8,6 +8,7 @@ mod files;
 mod first_minute;
 mod growing;
 mod held;
+mod kinds;
 mod known;
 mod library;
 mod passes;

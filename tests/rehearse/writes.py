@@ -158,7 +158,7 @@ def another_way(guarded):
         openat = {"x86_64": 257, "aarch64": 56}[os.uname().machine]
         opened = library.syscall(openat, -100, b"a.txt", os.O_WRONLY | os.O_TRUNC, 0)
         why = ctypes.get_errno()
-        assert opened == -1 and why == errno.EACCES, os.strerror(why)
+        assert opened == -1 and why in (errno.EACCES, errno.EROFS), os.strerror(why)
         assert library.syscall(openat, -100, b"by_number.txt", os.O_WRONLY | os.O_CREAT, 0o600) == -1
     if os.path.exists("static"):
         ran = subprocess.run("./static", shell=True, stderr=subprocess.PIPE, text=True)

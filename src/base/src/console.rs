@@ -10,9 +10,36 @@ use std::sync::{Arc, OnceLock};
 static LOST: OnceLock<String> = OnceLock::new();
 
 fn write(mut to: impl Write, text: Arguments, more: &str) -> Result<()> {
-    to.write_fmt(text)?;
+    to.write_all(obeyed_by_none(&text.to_string()).as_bytes())?;
     to.write_all(more.as_bytes())?;
     to.flush()
+}
+
+/// Whether a terminal only shows it: beside control characters it obeys those that turn the direction of a text.
+pub fn is_plain(c: char) -> bool {
+    !c.is_control() && !matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A text in which neither a terminal nor GitHub's runner finds anything to obey: much of what is printed is a script's, or of a file that a stranger
+/// has made. The runner reads `::error::` at a line's beginning and `##[error]` anywhere.
+fn obeyed_by_none(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let begins = line.len() - line.trim_start().len();
+        let line = match line[begins..].strip_prefix("::") {
+            Some(rest) => format!("{}: :{rest}", &line[..begins]),
+            None => line.to_string(),
+        };
+        for c in line.replace("##[", "# #[").chars() {
+            if is_plain(c) || matches!(c, '\n' | '\t') { shown.push(c) } else { shown.extend(c.escape_default()) }
+        }
+    }
+    shown
+}
+
+#[test]
+fn what_is_printed_is_obeyed_by_no_terminal_and_no_runner() {
+    assert_eq!(obeyed_by_none("a\x1b[2J\n  ::error::b\t##[error]c ::\r\n"), "a\\u{1b}[2J\n  : :error::b\t# #[error]c ::\\r\n");
 }
 
 /// To the standard output; `more` follows the text.

@@ -146,6 +146,7 @@ struct Rest {
 
 fn main() -> ExitCode {
     console::outlive_limits();
+    mcp::end_with_parent();
     let mut words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     if words.next().is_some_and(|name| Path::new(&name).ends_with(rehearse::NVIDIA_SMI)) {
         let (text, status) = rehearse::nvidia_smi(&words.collect::<Vec<String>>());

@@ -3,10 +3,14 @@
 
 use anyhow::{Context, Result};
 use base::println;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value, json};
 use std::io::BufRead;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use tempfile::NamedTempFile;
 
 /// The newest version of the protocol that this is written for; an older one that a client asks for has the same messages.
 const PROTOCOL: &str = "2025-06-18";
@@ -126,17 +130,19 @@ impl Tool {
         Ok(([flags, vec!["--".to_string()], command].concat(), folder))
     }
 
-    /// Runs the program itself, and gives what a client is shown.
-    fn call(&self, given: &Map<String, Value>) -> Result<Value> {
-        let (arguments, folder) = match self.arguments(given) {
-            Ok(found) => found,
-            Err(why) => return Ok(json!({ "content": [{ "type": "text", "text": why }], "isError": true })),
-        };
-        let answer = tempfile::NamedTempFile::new().context("making a file for the answer")?;
+    /// Starts the program itself, which writes its answer into a file.
+    fn start(&self, arguments: Vec<String>, folder: Option<PathBuf>) -> Result<(Child, NamedTempFile)> {
+        let answer = NamedTempFile::new().context("making a file for the answer")?;
         let mut command = Command::new(std::env::current_exe().context("finding this program's own file")?);
         command.args(self.words).arg("--json").arg(answer.path()).args(arguments).current_dir(folder.unwrap_or(".".into()));
         // What the script prints is part of the text, and not of the protocol.
-        let output = command.stdin(Stdio::null()).output().context("starting the rehearsal")?;
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).env(ENDS_WITH_PARENT, "1");
+        Ok((command.spawn().context("starting the rehearsal")?, answer))
+    }
+
+    /// What a client is shown of it, once it has ended.
+    fn shown(child: Child, answer: &NamedTempFile) -> Result<Value> {
+        let output = child.wait_with_output().context("waiting for the rehearsal")?;
         let mut text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         if let Some(cut) = text.len().checked_sub(MOST_TEXT) {
             let cut = (cut..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
@@ -158,48 +164,132 @@ impl Tool {
     }
 }
 
-/// Answers requests until the standard input ends.
+/// What the server waits for.
+enum Event {
+    Line(Vec<u8>),
+    End,
+    /// Of a call that has ended: its request's id, and what answers it.
+    Called(Value, Value),
+}
+
+/// Answers requests until the standard input ends, and ends with it what still runs. Calls run beside one another, and others are answered meanwhile.
 pub fn serve() -> Result<u8> {
-    for line in std::io::stdin().lock().lines() {
-        let line = line.context("reading a request")?;
-        if !line.trim().is_empty()
-            && let Some(answer) = answered(&line)
-        {
-            println!("{answer}");
+    let (sender, events) = channel();
+    let lines = sender.clone();
+    thread::spawn(move || {
+        let mut input = std::io::stdin().lock();
+        loop {
+            let mut line = Vec::new();
+            if !matches!(input.read_until(b'\n', &mut line), Ok(1..)) {
+                return lines.send(Event::End).unwrap_or(());
+            }
+            if lines.send(Event::Line(line)).is_err() {
+                return;
+            }
+        }
+    });
+    let mut calls = Calls { running: Vec::new(), ends: sender };
+    let mut has_ended = false;
+    for event in events {
+        match event {
+            Event::Line(line) if line.trim_ascii().is_empty() => {}
+            Event::Line(line) => calls.answered(&line).into_iter().for_each(|answer| println!("{answer}")),
+            Event::End => {
+                has_ended = true;
+                calls.running.iter().for_each(|(_, process)| end(*process));
+            }
+            Event::Called(id, answer) => {
+                // One that was cancelled is not answered.
+                if let Some(at) = calls.running.iter().position(|(running, _)| *running == id) {
+                    calls.running.remove(at);
+                    println!("{answer}");
+                }
+            }
+        }
+        if has_ended && calls.running.is_empty() {
+            break;
         }
     }
     Ok(0)
 }
 
-/// What answers a message; nothing answers a notification.
-fn answered(line: &str) -> Option<Value> {
-    let failed = |id: &Value, code: i32, message: String| {
-        Some(json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } }))
-    };
-    let Ok(request) = serde_json::from_str::<Value>(line) else {
-        return failed(&Value::Null, -32700, "this is no JSON".to_string());
-    };
-    let (id, parameters) = (request.get("id")?, &request["params"]);
-    let Some(method) = request["method"].as_str() else { return failed(id, -32600, "there is no method".to_string()) };
-    let result = match method {
-        "initialize" => json!({
-            "protocolVersion": parameters["protocolVersion"].as_str().filter(|version| *version < PROTOCOL).unwrap_or(PROTOCOL),
-            "capabilities": { "tools": {} },
-            "serverInfo": { "name": "vramlab", "version": env!("CARGO_PKG_VERSION") },
-        }),
-        "ping" => json!({}),
-        "tools/list" => json!({ "tools": TOOLS.iter().map(Tool::listed).collect::<Vec<Value>>() }),
-        "tools/call" => {
-            let name = parameters["name"].as_str().unwrap_or_default();
-            let Some(tool) = TOOLS.iter().find(|tool| tool.name == name) else {
-                return failed(id, -32602, format!("there is no tool '{name}'"));
-            };
-            match tool.call(parameters["arguments"].as_object().unwrap_or(&Map::new())) {
-                Ok(result) => result,
-                Err(why) => return failed(id, -32603, format!("{why:#}")),
-            }
+/// Asks a rehearsal to end, which ends all that it has started.
+fn end(process: Pid) {
+    kill_process(process, Signal::TERM).ok();
+}
+
+/// The calls that run: their requests' ids and processes.
+struct Calls {
+    running: Vec<(Value, Pid)>,
+    ends: Sender<Event>,
+}
+
+fn failed(id: &Value, code: i32, message: String) -> Value {
+    json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } })
+}
+
+fn done(id: &Value, result: Value) -> Value {
+    json!({ "jsonrpc": "2.0", "id": id, "result": result })
+}
+
+impl Calls {
+    /// What answers a message at once; nothing answers a notification, nor a call before it has ended.
+    fn answered(&mut self, line: &[u8]) -> Option<Value> {
+        let Ok(request) = serde_json::from_slice::<Value>(line) else {
+            return Some(failed(&Value::Null, -32700, "this is no JSON".to_string()));
+        };
+        let parameters = &request["params"];
+        if request["method"] == "notifications/cancelled" {
+            let at = self.running.iter().position(|(id, _)| *id == parameters["requestId"])?;
+            end(self.running.remove(at).1);
         }
-        _ => return failed(id, -32601, format!("there is no method '{method}'")),
-    };
-    Some(json!({ "jsonrpc": "2.0", "id": id, "result": result }))
+        let id = request.get("id")?;
+        let Some(method) = request["method"].as_str() else { return Some(failed(id, -32600, "there is no method".to_string())) };
+        let result = match method {
+            "initialize" => json!({
+                "protocolVersion": parameters["protocolVersion"].as_str().filter(|version| *version < PROTOCOL).unwrap_or(PROTOCOL),
+                "capabilities": { "tools": {} },
+                "serverInfo": { "name": "vramlab", "version": env!("CARGO_PKG_VERSION") },
+            }),
+            "ping" => json!({}),
+            "tools/list" => json!({ "tools": TOOLS.iter().map(Tool::listed).collect::<Vec<Value>>() }),
+            "tools/call" => {
+                let name = parameters["name"].as_str().unwrap_or_default();
+                let Some(tool) = TOOLS.iter().find(|tool| tool.name == name) else {
+                    return Some(failed(id, -32602, format!("there is no tool '{name}'")));
+                };
+                let (arguments, folder) = match tool.arguments(parameters["arguments"].as_object().unwrap_or(&Map::new())) {
+                    Ok(found) => found,
+                    Err(why) => return Some(done(id, json!({ "content": [{ "type": "text", "text": why }], "isError": true }))),
+                };
+                return self.start(tool, id, arguments, folder).err().map(|why| failed(id, -32603, format!("{why:#}")));
+            }
+            _ => return Some(failed(id, -32601, format!("there is no method '{method}'"))),
+        };
+        Some(done(id, result))
+    }
+
+    /// From this thread: what it starts is ended where it is gone.
+    fn start(&mut self, tool: &Tool, id: &Value, arguments: Vec<String>, folder: Option<PathBuf>) -> Result<()> {
+        let (child, answer) = tool.start(arguments, folder)?;
+        self.running.push((id.clone(), Pid::from_child(&child)));
+        let (id, ends) = (id.clone(), self.ends.clone());
+        thread::spawn(move || {
+            let answer = match Tool::shown(child, &answer) {
+                Ok(result) => done(&id, result),
+                Err(why) => failed(&id, -32603, format!("{why:#}")),
+            };
+            ends.send(Event::Called(id, answer)).ok();
+        });
+        Ok(())
+    }
+}
+
+/// Set where a rehearsal is to end with the process that started it, however that ends.
+const ENDS_WITH_PARENT: &str = "VRAMLAB_ENDS_WITH_PARENT";
+
+pub fn end_with_parent() {
+    if std::env::var_os(ENDS_WITH_PARENT).is_some() {
+        rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).ok();
+    }
 }

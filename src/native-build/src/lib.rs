@@ -43,7 +43,11 @@ pub const SIMULATED: [(&str, &str, &[&str]); 5] = [
     ("nvrtc12", "libnvrtc.so.12", &["nvrtc.cpp"]),
     ("nvrtc13", "libnvrtc.so.13", &["nvrtc.cpp"]),
     // Preloaded into programs of all kinds, so it needs the C library alone.
-    ("start", "libvramlab_start.so", &["start.cpp", "writes.cpp"]),
+    (
+        "start",
+        "libvramlab_start.so",
+        &["start.cpp", "marks.cpp", "overlay.cpp", "folders.cpp", "confine.cpp", "others.cpp", "calls.cpp"],
+    ),
 ];
 
 /// Those of [`SIMULATED`], to be compiled.

@@ -14,7 +14,7 @@ pub mod show;
 mod words;
 
 pub use answer::{Answer, ProcessAnswer, RehearsalVerdict, time};
-pub use capture::held::{HeldBack, HeldBy, HeldFile};
+pub use capture::held::{HeldBack, HeldBy, HeldFile, Sent};
 pub use capture::process::{Exception, Frame, Process, Trace, is_library};
 pub use capture::session::{Capture, ScriptFailed};
 pub use explore::needs::RehearsalResult;

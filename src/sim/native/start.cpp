@@ -6,7 +6,7 @@
 //   by whatever path, gets the simulated one.
 // - The first process becomes two: the command, and a guard that stays its parent and that of all orphans below it. The guard ends them when
 //   vramlab says so, or is gone.
-// - What processes write is held back (writes.cpp).
+// - What processes write is held back (overlay.cpp), by the kernel where it can (confine.cpp).
 //
 // It is loaded into shells and compilers, too, and with whatever C++ library a program brings: it uses the C library alone.
 #include "writes.h"
@@ -408,7 +408,7 @@ __attribute__((constructor)) void start() {
   if (preload) {
     take(kNoCards);
     const bool is_first = stand_guard();
-    if (setting("VRAMLAB_REHEARSAL_HELD")) hold_writes(setting("VRAMLAB_REHEARSAL_HELD"), is_first);
+    if (setting("VRAMLAB_REHEARSAL_HELD")) hold_writes(setting("VRAMLAB_REHEARSAL_HELD"), is_first, drivers);
     follow_python();
   }
   errno = before;

@@ -1,4 +1,4 @@
-// What a rehearsal's processes write is held back: see writes.cpp.
+// What a rehearsal's processes write is held back: see overlay.cpp.
 #pragma once
 #include <dlfcn.h>
 
@@ -9,8 +9,9 @@ static Function behind(Function& place, const char* name) {
   return place;
 }
 
-// Begins to hold back; `folder` was made by vramlab (src/rehearse/src/held.rs). In the command's first process also what the kernel can do to it.
-void hold_writes(const char* folder, bool is_first);
+// Begins to hold back; `folder` was made by vramlab (src/rehearse/src/run/held.rs). In the command's first process also what the kernel can do to it.
+// `simulates`: no real GPU is to be reached.
+void hold_writes(const char* folder, bool is_first, bool simulates);
 
 // Where the file is that a process would find by this name; the name itself where it is nobody's of ours. Good until the thread asks again.
 const char* held_path(const char* path);

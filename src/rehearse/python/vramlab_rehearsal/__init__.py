@@ -47,6 +47,9 @@ def begin():
         os.environ["VRAMLAB_DRY_DEVICES"] = ranks
         remarks.append(f"the simulated machine has {ranks} GPUs, one for each rank that was started on it; --gpus says how many it has")
     use_the_caching_allocator()
+    if settings.forks:
+        # What it keeps compiled would be forgotten, and copies with it: see forking.py.
+        sys.dont_write_bytecode = True
     # Before anybody else can open the real ones: the dynamic loader finds a library that is loaded by its soname.
     if not settings.measures:
         for name in ("libnvidia-ml.so.1", "libcuda.so.1", "libnvrtc.so.12", "libnvrtc.so.13"):

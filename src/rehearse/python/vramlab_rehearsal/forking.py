@@ -23,7 +23,7 @@ _WITH_THREADS = ("grpc", "jax", "tensorflow")
 def begin():
     """Returns in each copy; and at once in a process that cannot be copied, which then is a rehearsal of its own."""
     has_threads = threading.active_count() > 1 or any(name in sys.modules for name in _WITH_THREADS)
-    if not _is_command() or not _only_imported() or has_threads or _has_open_files():
+    if not _is_command() or not _only_imported() or has_threads or _has_open_files() or _has_written() or _has_children():
         return
     # Whatever a rehearsal starts ends with it, though its parent has gone.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -78,6 +78,23 @@ def _has_open_files():
     names = (int(name) for name in os.listdir("/proc/self/fd"))
     # The list of them is gone.
     return any(stat.S_ISREG(os.fstat(each).st_mode) for each in names if each > 2 and os.path.exists(f"/proc/self/fd/{each}"))
+
+
+def _has_written():
+    """Whether what it imported has written something, which is forgotten between copies: the table of what was changed counts that first."""
+    held = os.path.join(SESSION, "held")
+    if not os.path.exists(held):
+        return False
+    with open(os.path.join(held, "table"), "rb") as file:
+        changes = int.from_bytes(file.read(8), sys.byteorder)
+    own = (open(os.path.join(held, name)).read() for name in ("temporary", "shared"))
+    return changes > 0 or any(os.listdir(folder) for folder in own)
+
+
+def _has_children():
+    """Whether what it imported has started programs, which would be awaited with each copy."""
+    lists = (f"/proc/self/task/{each}/children" for each in os.listdir("/proc/self/task"))
+    return any(open(each).read() for each in lists if os.path.exists(each))
 
 
 def _wait_for(copy):

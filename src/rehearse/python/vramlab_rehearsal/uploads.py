@@ -1,11 +1,12 @@
 """Uploads of a script under rehearsal, whose weights and losses nobody computed: trackers are put offline, and pushes to hubs are left out.
 
-And files of a writer that the library in writes.cpp cannot follow.
+And files of programs that the library in overlay.cpp cannot follow.
 """
 
 import functools
 import inspect
 import os
+import tempfile
 
 from . import hub, imports
 from .guard import instead
@@ -37,6 +38,7 @@ _PUSHES = (
 
 
 def hold():
+    _make_temporary_folders_of_its_own()
     os.environ.update(_OFFLINE)
     for name in _NOT_SET:
         os.environ.pop(name, None)
@@ -62,6 +64,16 @@ def hold():
         waiting[f"neptune.metadata_containers.{module}"] = functools.partial(_neptune, kind)
     for name, callback in waiting.items():
         imports.when_imported(name, callback)
+
+
+def _make_temporary_folders_of_its_own():
+    """Where programs find them by their names that call the kernel themselves, as wandb's does; they are gone with the rehearsal."""
+    with open(f"{_HELD}/temporary") as file:
+        own = file.read()
+
+    @instead("mkdtemp", tempfile)
+    def mkdtemp(suffix=None, prefix=None, dir=None):
+        return mkdtemp.__wrapped__(suffix, prefix, own if dir is None else dir)
 
 
 def _tell(what, how):

@@ -1,7 +1,9 @@
 //! What a rehearsal's processes wrote, none of which reached the user's files.
 
+use super::plain::on_one_line;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
@@ -12,8 +14,8 @@ use std::path::{Path, PathBuf};
 /// The folder's name in the session's.
 pub const FOLDER: &str = "held";
 
-/// Of the counters at the beginning of its table (`Table` in writes.cpp), the one that says that the disk was full.
-const NO_SPACE: u64 = 8 * 2;
+/// Of the counters at the beginning of its table (`Table` in held.h), those that say that it, or the disk, was full.
+const FULL: u64 = 8;
 
 /// What kept the script's processes from the user's files, the strongest first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, schemars::JsonSchema, Deserialize)]
@@ -54,8 +56,21 @@ pub struct HeldBack {
     pub bytes: u64,
     /// Files and folders that the script removed or moved, and that are still there.
     pub removed: Vec<String>,
+    /// Whom the script sent something over the network, which nothing holds back: the most first.
+    #[serde(default)]
+    pub sent: Vec<Sent>,
     /// Where `--keep-writes` has put the files.
     pub kept_in: Option<PathBuf>,
+}
+
+/// What was sent over connections to one address outside of the script's own processes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema, Deserialize)]
+pub struct Sent {
+    /// `HOST:PORT`, with the address where no name was asked for.
+    pub to: String,
+    /// With those of requests and of encryption; 0 where a connection was still open when its process was ended.
+    pub bytes: u64,
+    pub connections: usize,
 }
 
 /// A file that the script wrote.
@@ -71,13 +86,22 @@ impl HeldBack {
     /// What is in a session's folder; none where everything was written as it is.
     ///
     /// # Errors
-    /// The disk was full, so that the script could not write what it wanted to.
+    /// The disk was full, so that the script could not write what it wanted to; or it changed more files than can be kept apart.
     pub fn read(session: &Path) -> Result<Option<HeldBack>> {
         let folder = session.join(FOLDER);
         let Ok(table) = File::open(folder.join("table")) else { return Ok(None) };
-        let mut full = [0; 8];
-        table.read_exact_at(&mut full, NO_SPACE).context("reading what the script wrote")?;
-        if full != [0; 8] {
+        let (mut names, mut disk) = ([0; 8], [0; 8]);
+        table
+            .read_exact_at(&mut names, FULL)
+            .and_then(|()| table.read_exact_at(&mut disk, FULL + 8))
+            .context("reading what the script wrote")?;
+        if names != [0; 8] {
+            bail!(
+                "the script makes, changes or removes more files than are held back, some million: let it write its files by --writes, or have \
+                 it do fewer steps"
+            );
+        }
+        if disk != [0; 8] {
             bail!(
                 "the disk of {} is full, where what the script writes is held back: make room there, set VRAMLAB_CACHE to a folder on another \
                  disk, or let the script write its files by --writes",
@@ -86,7 +110,7 @@ impl HeldBack {
         }
         let upper = folder.join("files");
         let by = fs::read(folder.join("guarded")).ok().and_then(|by| serde_json::from_slice(&by).ok()).unwrap_or_default();
-        let mut held = HeldBack { by, files: Vec::new(), bytes: 0, removed: Vec::new(), kept_in: None };
+        let mut held = HeldBack { by, files: Vec::new(), bytes: 0, removed: Vec::new(), sent: sent(&folder), kept_in: None };
         gather(&upper, &upper, &mut held.files);
         held.files.sort_by(|a, b| (b.bytes, &a.path).cmp(&(a.bytes, &b.path)));
         held.bytes = held.files.iter().map(|file| file.bytes).sum();
@@ -119,6 +143,32 @@ impl HeldBack {
         self.kept_in = Some(folder.to_path_buf());
         Ok(())
     }
+}
+
+/// The lines of `network` (others.cpp): `name ADDRESS HOST`, `listens PORT`, and for each connection `sent ADDRESS PORT BYTES` twice, when it
+/// begins and when it ends.
+fn sent(folder: &Path) -> Vec<Sent> {
+    let text = fs::read(folder.join("network")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines = || text.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let names: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.strip_prefix("name ")?.split_once(' ')).collect();
+    let own: BTreeSet<&str> = text.lines().filter_map(|line| line.strip_prefix("listens ")).collect();
+    let mut sent = BTreeMap::<String, Sent>::new();
+    for line in lines() {
+        let ["sent", address, port, bytes] = line[..] else { continue };
+        if own.contains(port) {
+            continue;
+        }
+        let host = on_one_line(names.get(address).unwrap_or(&address));
+        let to = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let one = sent.entry(to.clone()).or_insert(Sent { to, bytes: 0, connections: 0 });
+        let bytes = bytes.parse().unwrap_or(0);
+        one.bytes += bytes;
+        one.connections += usize::from(bytes == 0);
+    }
+    let mut sent: Vec<Sent> = sent.into_values().collect();
+    sent.sort_by(|a, b| (b.bytes, &a.to).cmp(&(a.bytes, &b.to)));
+    sent
 }
 
 /// The files in a folder of those held back, by their names outside of it. A link stands for a file that was moved, or is small.

@@ -2,6 +2,7 @@
 
 use super::held::{self, HeldBack};
 use super::occupancy::Occupancy;
+use super::plain::on_one_line;
 use super::process::{Frame, Trace, VERSION};
 use crate::answer::FittingRun;
 use anyhow::{Context, Result, ensure};
@@ -126,6 +127,44 @@ const OF_SESSION: [&str; 2] = ["cards", FAILED];
 /// Of a process's folder.
 const OF_PROCESS: [&str; 5] = ["names", "events", "work", "loading", "lost"];
 
+/// Unpacks the regular files that a rehearsal keeps, and nothing else that a stranger's archive may have.
+fn unpack(archive: File, folder: &Path) -> Result<()> {
+    // More than any that was kept: 4 MiB of events are zeros in a short process.
+    const LEAST: u64 = 64 << 20;
+    const PER_PROCESS: u64 = 8 << 20;
+    const MOST_PROCESSES: u64 = 1024;
+    let packed = archive.metadata()?.len();
+    let (mut unpacked, mut processes) = (0, 0);
+    for entry in tar::Archive::new(GzDecoder::new(archive)).entries()? {
+        let mut entry = entry?;
+        let name = entry.path()?.into_owned();
+        let parts: Vec<&str> = name.iter().map(|part| part.to_str().unwrap_or_default()).collect();
+        let kind = entry.header().entry_type();
+        let is_known = (kind.is_file() || kind.is_gnu_sparse())
+            && match parts[..] {
+                [file] => {
+                    file == ABOUT || OF_SESSION.contains(&file) || file.ends_with(".python") || file.ends_with(".without-torch")
+                }
+                [process, file] => process.starts_with(|first: char| first.is_ascii_digit()) && OF_PROCESS.contains(&file),
+                _ => false,
+            };
+        ensure!(is_known, "it holds {}, which no rehearsal keeps", name.display());
+        let to = folder.join(&name);
+        if let Some(process) = to.parent().filter(|process| !process.exists()) {
+            processes += 1;
+            fs::create_dir(process)?;
+        }
+        unpacked += entry.size();
+        ensure!(
+            processes <= MOST_PROCESSES && unpacked <= LEAST + 100 * packed + PER_PROCESS * processes,
+            "it unpacks to more than {} MiB, or has more than {MOST_PROCESSES} processes",
+            unpacked >> 20
+        );
+        std::io::copy(&mut entry, &mut File::options().write(true).create_new(true).open(&to)?)?;
+    }
+    Ok(())
+}
+
 impl Capture {
     /// Of a command that ended well at once, in whose folder nothing has been read yet.
     pub fn new(command: Vec<String>, card: Card, folder: &Path) -> Capture {
@@ -195,10 +234,9 @@ impl Capture {
     pub fn open(path: &Path) -> Result<Capture> {
         let file = File::open(path).with_context(|| format!("reading {}", path.display()))?;
         let folder = tempfile::tempdir().context("making a folder for what is kept")?;
-        let unpacked = tar::Archive::new(GzDecoder::new(file)).unpack(folder.path());
-        let about = fs::read(folder.path().join(ABOUT)).ok().filter(|_| unpacked.is_ok());
-        let about = about.with_context(|| {
-            format!("{} is no rehearsal that was kept; make one by vramlab rehearse --keep FILE -- COMMAND", path.display())
+        let about = unpack(file, folder.path()).and_then(|()| Ok(fs::read(folder.path().join(ABOUT))?)).map_err(|error| {
+            let none = format!("{} is no rehearsal that was kept", path.display());
+            anyhow::anyhow!("{none} ({}); make one by vramlab rehearse --keep FILE -- COMMAND", on_one_line(&error.to_string()))
         })?;
         let version = serde_json::from_slice::<Value>(&about).ok().and_then(|about| about["version"].as_u64()).unwrap_or(0);
         ensure!(
@@ -256,6 +294,39 @@ pub fn script_of(command: &[String]) -> Option<&Path> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn of_a_strangers_archive_no_link_is_followed_and_nothing_is_unpacked_without_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("strange.cap");
+        let refused = |add: &dyn Fn(&mut tar::Builder<GzEncoder<File>>)| {
+            let mut archive = tar::Builder::new(GzEncoder::new(File::create(&path).unwrap(), Compression::default()));
+            add(&mut archive);
+            archive.into_inner().unwrap().finish().unwrap();
+            format!("{:#}", Capture::open(&path).unwrap_err())
+        };
+        let file = |archive: &mut tar::Builder<_>, name: &str, size: u64| {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(size);
+            archive.append_data(&mut header, name, std::io::repeat(0).take(size)).unwrap();
+        };
+        for (name, target) in [("failed", "/etc/passwd"), ("1-1/names", "/dev/zero"), ("cards", "\u{1b}]0;x")] {
+            let said = refused(&|archive| {
+                let mut header = tar::Header::new_gnu();
+                header.set_entry_type(tar::EntryType::Symlink);
+                header.set_size(0);
+                archive.append_link(&mut header, name, target).unwrap();
+            });
+            assert!(said.contains("which no rehearsal keeps") && !said.contains(['\n', '\u{1b}']), "{said}");
+        }
+        for name in ["settings.json", "1-1/other", "..data/names", "1/2/names"] {
+            let said = refused(&|archive| file(archive, name, 4));
+            assert!(said.contains("which no rehearsal keeps"), "{name}: {said}");
+        }
+        let said = refused(&|archive| file(archive, "1-1/events", 1 << 30));
+        assert!(said.contains("it unpacks to more than 1024 MiB"), "{said}");
+    }
 
     #[test]
     fn what_is_kept_of_another_version_is_refused_and_so_is_what_is_no_capture() {

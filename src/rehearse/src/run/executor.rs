@@ -2,9 +2,9 @@
 
 use super::clock::{ClockServer, Clocks};
 use super::forks::{self, Forks, Started};
-use super::held;
 use super::libraries::{Libraries, libraries};
 use super::session::{self, Session};
+use super::{caches, held};
 use crate::capture::held::HeldBack;
 use crate::capture::host::memory_of_this_machine;
 use crate::capture::plain::on_one_line;
@@ -214,10 +214,10 @@ impl Rehearsal {
         Ok(clock)
     }
 
-    fn command(&self, session: &Path) -> Result<Command> {
+    fn command(&self, session: &Session) -> Result<Command> {
         let mut command = Command::new(&self.words()[0]);
         command.args(&self.words()[1..]);
-        session::follow(&mut command, session, &self.libraries, !self.measures);
+        session::follow(&mut command, session.path(), &self.libraries, !self.measures);
         if !self.measures {
             command
                 .env("VRAMLAB_DRY_TAKEN", self.card.context.to_string())
@@ -277,6 +277,7 @@ impl Executor for Processes {
         };
         let session = started.session.path();
         let (status, timed_out) = wait(rehearsal, &mut started.child, session)?;
+        caches::keep_downloads(session);
         let capture = Capture {
             gpus: rehearsal.gpus.unwrap_or(1),
             lag: rehearsal.lag,
@@ -306,7 +307,7 @@ impl Executor for Processes {
 fn start(rehearsal: &Rehearsal, output: Output, forks: Option<&Forks>, words: &[String]) -> Result<(Started, Option<ClockServer>)> {
     let session = Session::new()?;
     let clock = rehearsal.write_settings(session.path(), forks.is_some())?;
-    let mut command = rehearsal.command(session.path())?;
+    let mut command = rehearsal.command(&session)?;
     let mut heard = None;
     if output == Output::Silent {
         let file = tempfile::tempfile().context("making a temporary file")?;

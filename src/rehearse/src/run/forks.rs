@@ -6,7 +6,7 @@ use crate::capture::held;
 use anyhow::{Context, Result};
 use sim::cards::Card;
 use std::fs::{self, File};
-use std::io::{self, Seek, Write};
+use std::io::{self, Seek};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -85,7 +85,7 @@ impl Started {
             let path = entry?.path();
             match path.file_name().and_then(|name| name.to_str()) {
                 Some("bin" | "settings.json") => {}
-                Some(held::FOLDER) => clear_held(&path)?,
+                Some(held::FOLDER) => super::held::forget(&self.session)?,
                 _ if path.is_dir() => fs::remove_dir_all(&path)?,
                 _ => fs::remove_file(&path)?,
             }
@@ -112,28 +112,6 @@ impl Drop for Forks {
             session::end(&mut one.child).ok();
         }
     }
-}
-
-/// What is held back, but for where and by whom.
-fn clear_held(folder: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        match path.file_name().and_then(|name| name.to_str()) {
-            Some("real" | "temporary" | "guarded") => {}
-            // In place: processes have it in their memory.
-            Some("table") => {
-                let mut table = File::options().write(true).open(&path)?;
-                let length = usize::try_from(table.metadata()?.len()).unwrap_or(0);
-                table.write_all(&vec![0; length])?;
-            }
-            Some("files") => {
-                fs::remove_dir_all(&path)?;
-                fs::create_dir(&path)?;
-            }
-            _ => fs::remove_file(&path)?,
-        }
-    }
-    Ok(())
 }
 
 /// How a copy ended.

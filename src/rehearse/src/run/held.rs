@@ -1,26 +1,32 @@
-//! Has what a command's processes write held back in the session's folder (`src/sim/native/writes.cpp`).
+//! Has what a command's processes write held back in the session's folder (`src/sim/native/overlay.cpp`).
 
 use super::libraries::{Libraries, not_written};
+use super::session::Session;
 use crate::capture::held::FOLDER;
 use anyhow::Result;
-use std::collections::BTreeSet;
+use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{self, File};
+use std::io::{self, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, io};
 
-/// Of the table of marks: four counters, and a mark for each name (`Table` in writes.cpp).
-const TABLE: u64 = 8 * (4 + (1 << 18));
+/// Of the table of marks: four counters, and a mark for each name (`kSlots` in held.h).
+const SLOTS: u64 = 1 << 20;
+const TABLE: u64 = 8 * (4 + SLOTS);
 
 /// Has a command's processes write into the session's folder.
-pub fn hold(command: &mut Command, session: &Path, libraries: &Libraries, sent: Option<&Path>) -> Result<()> {
-    let folder = session.join(FOLDER);
+pub fn hold(command: &mut Command, session: &Session, libraries: &Libraries, sent: Option<&Path>) -> Result<()> {
+    let folder = session.path().join(FOLDER);
+    let (temporary, shared) = (session.temporary.path(), session.shared.path());
+    let own = [session.path(), temporary, shared, &libraries.folder, &libraries.compiled, &libraries.graphs, &libraries.hub];
+    let real = own.into_iter().map(Path::to_path_buf).chain(sent.and_then(|folder| fs::canonicalize(folder).ok()));
     let make = || -> io::Result<()> {
         fs::create_dir_all(folder.join("files"))?;
-        File::create(folder.join("table"))?.set_len(TABLE)?;
-        fs::write(folder.join("real"), lines(written_as_they_are(session, libraries, sent)))?;
-        fs::write(folder.join("temporary"), lines(temporary()))
+        zero(&File::create(folder.join("table"))?)?;
+        fs::write(folder.join("real"), lines(real))?;
+        fs::write(folder.join("temporary"), temporary.as_os_str().as_bytes())?;
+        fs::write(folder.join("shared"), shared.as_os_str().as_bytes())
     };
     make().map_err(|error| not_written(error, &folder))?;
     command.env("VRAMLAB_REHEARSAL_HELD", folder);
@@ -31,40 +37,35 @@ fn lines(folders: impl IntoIterator<Item = PathBuf>) -> Vec<u8> {
     folders.into_iter().flat_map(|folder| [folder.as_os_str().as_bytes(), b"\n"].concat()).collect()
 }
 
-/// Folders for temporary files, in which others look for sockets.
-fn temporary() -> BTreeSet<PathBuf> {
-    let folders = ["/tmp", "/var/tmp", "/dev/shm"].into_iter().map(PathBuf::from).chain([env::temp_dir()]);
-    folders.filter_map(|folder| fs::canonicalize(folder).ok()).collect()
+/// With room on the disk for all of it: a process that has it in its memory would be ended by the first mark that finds none.
+fn zero(mut table: &File) -> io::Result<()> {
+    if fallocate(table, FallocateFlags::ZERO_RANGE, 0, TABLE).is_ok() {
+        return Ok(());
+    }
+    table.rewind()?;
+    (0..TABLE.div_ceil(1 << 16)).try_for_each(|at| table.write_all(&[0; 1 << 16][..(TABLE - (at << 16)).min(1 << 16) as usize]))
 }
 
-/// Our own folders, sockets of the desktop, and what libraries have downloaded, which would be fetched again each time.
-fn written_as_they_are(session: &Path, libraries: &Libraries, sent: Option<&Path>) -> Vec<PathBuf> {
-    let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let home = set("HOME").unwrap_or_default();
-    let caches = set("XDG_CACHE_HOME").unwrap_or_else(|| home.join(".cache"));
-    let hugging_face = set("HF_HOME").unwrap_or_else(|| caches.join("huggingface"));
-    let theirs = [
-        set("HF_HUB_CACHE").or_else(|| set("HUGGINGFACE_HUB_CACHE")).unwrap_or_else(|| hugging_face.join("hub")),
-        set("HF_XET_CACHE").unwrap_or_else(|| hugging_face.join("xet")),
-        set("TORCH_HOME").unwrap_or_else(|| caches.join("torch")).join("hub"),
-        set("PIP_CACHE_DIR").unwrap_or_else(|| caches.join("pip")),
-        set("UV_CACHE_DIR").unwrap_or_else(|| caches.join("uv")),
-        set("XDG_RUNTIME_DIR").unwrap_or_default(),
-    ];
-    // The nearest that is there may be made writable as a whole, and must not be one in which the user works.
-    let places: Vec<PathBuf> =
-        [env::current_dir().ok(), Some(home)].into_iter().flatten().filter_map(|folder| fs::canonicalize(folder).ok()).collect();
-    let is_apart = |folder: &Path| !places.iter().any(|place| place.starts_with(folder));
-    let there = |folder: PathBuf| {
-        let nearest = folder.ancestors().find_map(|parent| Some((parent, fs::canonicalize(parent).ok()?)))?;
-        let rest = folder.strip_prefix(nearest.0).ok()?;
-        (folder.is_absolute() && is_apart(&nearest.1))
-            .then(|| if rest.as_os_str().is_empty() { nearest.1.clone() } else { nearest.1.join(rest) })
-    };
-    let ours = [session, &libraries.folder, &libraries.compiled, &libraries.graphs, &libraries.hub];
-    ours.into_iter()
-        .map(Path::to_path_buf)
-        .chain(sent.and_then(|folder| fs::canonicalize(folder).ok()))
-        .chain(theirs.into_iter().filter_map(there))
-        .collect()
+/// Forgets what a rehearsal wrote, but for where and by whom it is held back.
+pub fn forget(session: &Session) -> io::Result<()> {
+    let folder = session.path().join(FOLDER);
+    for entry in fs::read_dir(&folder).into_iter().flatten() {
+        let path = entry?.path();
+        match path.file_name().and_then(|name| name.to_str()) {
+            Some("real" | "temporary" | "shared" | "guarded" | "guard" | "dev") => {}
+            // In place: processes have it in their memory.
+            Some("table") => zero(&File::options().write(true).open(&path)?)?,
+            Some("files") => empty(&path)?,
+            _ => fs::remove_file(&path)?,
+        }
+    }
+    [&session.temporary, &session.shared].into_iter().try_for_each(|own| empty(own.path()))
+}
+
+fn empty(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
+        if kind.is_dir() { fs::remove_dir_all(path)? } else { fs::remove_file(path)? }
+    }
+    Ok(())
 }

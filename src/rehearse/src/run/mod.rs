@@ -1,5 +1,6 @@
 //! Runs a command on the simulated GPU. What it leaves is a capture; what that means is said elsewhere.
 
+mod caches;
 pub mod clock;
 pub mod executor;
 mod forks;

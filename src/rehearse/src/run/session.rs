@@ -14,29 +14,54 @@ use std::time::{Duration, Instant, SystemTime};
 use std::{env, io, thread};
 use tempfile::TempDir;
 
-/// A folder in the cache, gone in the end.
+/// A folder of one rehearsal's, gone in the end.
 #[derive(Debug)]
-pub struct Session {
+pub struct Own {
     folder: TempDir,
     /// Locked as long as its owner lives.
     _lock: File,
 }
 
+impl Own {
+    fn new(place: &Path, prefix: &str) -> io::Result<Own> {
+        sweep(place, prefix);
+        // What a script prints of its data is nobody else's.
+        let owner_only = Permissions::from_mode(0o700);
+        let folder = tempfile::Builder::new().prefix(prefix).permissions(owner_only).tempdir_in(place)?;
+        let lock = File::open(folder.path())?;
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+        Ok(Own { folder, _lock: lock })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+/// The folders of one rehearsal: in the cache; for temporary files and sockets whose names others are told; and in shared memory.
+#[derive(Debug)]
+pub struct Session {
+    folder: Own,
+    pub temporary: Own,
+    pub shared: Own,
+}
+
 impl Session {
     pub fn new() -> Result<Session> {
         let cache = cache()?;
-        sweep(&cache);
         let make = || -> io::Result<Session> {
-            // What a script prints of its data is nobody else's.
-            let owner_only = Permissions::from_mode(0o700);
-            let folder = tempfile::Builder::new().prefix("session-").permissions(owner_only).tempdir_in(&cache)?;
-            let lock = File::open(folder.path())?;
-            rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+            let folder = Own::new(&cache, "session-")?;
+            let apart = |place: &Path| {
+                fs::canonicalize(place)
+                    .and_then(|place| Own::new(&place, "vramlab-session-"))
+                    .or_else(|_| Own::new(&cache, "session-"))
+            };
+            let (temporary, shared) = (apart(&env::temp_dir())?, apart(Path::new("/dev/shm"))?);
             let programs = folder.path().join("bin");
             fs::create_dir(&programs)?;
             // This program answers by that name, too.
             symlink(env::current_exe()?, programs.join(NVIDIA_SMI))?;
-            Ok(Session { folder, _lock: lock })
+            Ok(Session { folder, temporary, shared })
         };
         make().map_err(|error| not_written(error, &cache))
     }
@@ -47,16 +72,16 @@ impl Session {
 }
 
 /// Removes the folders of owners that were killed.
-fn sweep(cache: &Path) {
+fn sweep(place: &Path, prefix: &str) {
     // One that is just being made is not locked yet.
     const NEW: Duration = Duration::from_secs(60);
-    for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
+    for entry in fs::read_dir(place).into_iter().flatten().flatten() {
         let path = entry.path();
         let is_new = || {
             let made = entry.metadata().and_then(|about| about.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
             made.elapsed().is_ok_and(|age| age < NEW)
         };
-        if !entry.file_name().to_string_lossy().starts_with("session-") || is_new() {
+        if !entry.file_name().to_string_lossy().starts_with(prefix) || is_new() {
             continue;
         }
         if let Ok(folder) = File::open(&path)

@@ -349,6 +349,12 @@ fn held_back(text: &mut String, answer: &Answer) -> std::fmt::Result {
         let removed = named(held.removed.iter().map(|path| short(path)).collect());
         lines.push(format!("Still there, though the script removed or moved it: {removed}."));
     }
+    let sent = |one: &crate::capture::held::Sent| {
+        format!("{} to {} ({})", Bytes(one.bytes), one.to, counted(one.connections, "connection"))
+    };
+    if !held.sent.is_empty() {
+        lines.push(format!("Sent over the network, which is not held back: {}.", named(held.sent.iter().map(sent).collect())));
+    }
     let mut disk = Vec::new();
     if let Some(Checkpoint { bytes, has_state }) =
         answer.processes.first().map(|worst| worst.checkpoint).filter(|of| of.bytes >= LARGE)
