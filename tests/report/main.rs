@@ -5,6 +5,7 @@ mod committed;
 mod damaged;
 mod factorial;
 mod fixture;
+mod implausible;
 mod odd;
 mod own;
 mod project;

@@ -1,6 +1,7 @@
 //! Whether one machine's results may stand beside those of others: whole, valid, taken from sources that others can have, and without
 //! anything that is no text.
 
+use super::plausible::implausible;
 use super::recorded::{Recorded, read_machine};
 use anyhow::Result;
 use record::protocol::{PEAK, Pass, PlainCell, Platform, Relation, TIME};
@@ -62,6 +63,7 @@ fn problems(run: &Recorded) -> Vec<String> {
     }
     found.extend(samples(run));
     found.extend(missing(run));
+    found.extend(implausible(run));
     if let Ok(manifest) = serde_json::to_value(&run.manifest) {
         let mut seen: Vec<String> = Vec::new();
         texts(&manifest, &mut |text| seen.extend(strange(text)));

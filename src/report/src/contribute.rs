@@ -2,6 +2,7 @@
 
 use super::check::check;
 use super::diff::diff;
+use super::markup::Markdown;
 use super::recorded::{Recorded, read_machine};
 use anyhow::{Context, Result, ensure};
 use record::protocol::Platform;
@@ -62,13 +63,15 @@ fn machines_in(folder: &Path, depth: usize) -> Vec<PathBuf> {
 fn describe(text: &mut String, machine: &Path, runs: &[Recorded], results: &Path) -> Result<()> {
     let first = &runs[0];
     let identity = &first.manifest.identity;
-    writeln!(text, "# Results of {}\n", first.whose())?;
+    // What a stranger wrote is text, and no markup.
+    let plain = |text: &str| Markdown::text(text).as_str().to_string();
+    writeln!(text, "# Results of {}\n", plain(&first.whose()))?;
     for (what, value) in &identity.hardware {
-        writeln!(text, "- {what}: {value}")?;
+        writeln!(text, "- {}: {}", plain(what), plain(value))?;
     }
-    writeln!(text, "- libtorch: {}", identity.libtorch)?;
+    writeln!(text, "- libtorch: {}", plain(&identity.libtorch))?;
     let names: Vec<&str> = runs.iter().map(|run| run.protocol.name.as_str()).collect();
-    writeln!(text, "- experiments: {}\n", names.join(", "))?;
+    writeln!(text, "- experiments: {}\n", plain(&names.join(", ")))?;
     // Measured beside measured, or else beside what was predicted.
     let others = came(results).into_iter().filter(|other| other.file_name() != machine.file_name());
     let others: Vec<(Platform, PathBuf)> =
@@ -76,8 +79,12 @@ fn describe(text: &mut String, machine: &Path, runs: &[Recorded], results: &Path
     let of = |wanted: Platform| others.iter().find(|(platform, _)| *platform == wanted);
     if let Some((_, other)) = of(first.platform()).or_else(|| of(Platform::Dry)) {
         match diff(other, machine) {
-            Ok(found) => writeln!(text, "Beside the project's own (A), these (B):\n\n```\n{}\n```\n", found.trim_end())?,
-            Err(nothing) => writeln!(text, "Beside the project's own results: {nothing:#}.\n")?,
+            Ok(found) => writeln!(
+                text,
+                "Beside the project's own (A), these (B):\n\n```\n{}\n```\n",
+                Markdown::code(found.trim_end()).as_str()
+            )?,
+            Err(nothing) => writeln!(text, "Beside the project's own results: {}.\n", plain(&format!("{nothing:#}")))?,
         }
     }
     Ok(())

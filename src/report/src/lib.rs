@@ -21,6 +21,7 @@ mod notes;
 mod others;
 mod pages;
 mod pairs;
+mod plausible;
 mod plots;
 mod prose;
 mod rankings;

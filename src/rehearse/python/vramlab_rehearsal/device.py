@@ -4,6 +4,7 @@ import ctypes
 import functools
 import os
 import re
+import sys
 
 from . import building, notes
 from .guard import guarded, instead
@@ -33,6 +34,11 @@ def refuse(torch):
     found = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
     if not found or tuple(map(int, found.groups())) < (2, 6):
         return f"PyTorch {torch.__version__} is too old for vramlab rehearse; it needs 2.6 or newer"
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return (
+            "this Python runs threads without its global lock (a free-threaded build), and what several of them do at one time cannot be recorded: set "
+            "PYTHON_GIL=1, or rehearse the script with an ordinary build"
+        )
     return None
 
 

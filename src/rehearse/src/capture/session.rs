@@ -137,9 +137,11 @@ fn unpack(archive: File, folder: &Path) -> Result<()> {
     let (mut unpacked, mut processes) = (0, 0);
     for entry in tar::Archive::new(GzDecoder::new(archive)).entries()? {
         let mut entry = entry?;
-        let name = entry.path()?.into_owned();
+        let (name, kind) = (entry.path()?.into_owned(), entry.header().entry_type());
         let parts: Vec<&str> = name.iter().map(|part| part.to_str().unwrap_or_default()).collect();
-        let kind = entry.header().entry_type();
+        if kind.is_dir() && parts.len() == 1 {
+            continue;
+        }
         let is_known = (kind.is_file() || kind.is_gnu_sparse())
             && match parts[..] {
                 [file] => {

@@ -23,7 +23,6 @@ fn caches() -> Vec<(PathBuf, Passes)> {
         (set("HF_HUB_CACHE").or_else(|| set("HUGGINGFACE_HUB_CACHE")).unwrap_or_else(|| hugging_face.join("hub")), of_hugging_face),
         (set("TORCH_HOME").unwrap_or_else(|| caches.join("torch")).join("hub"), of_torch),
         (set("PIP_CACHE_DIR").unwrap_or_else(|| caches.join("pip")), of_pip),
-        (set("UV_CACHE_DIR").unwrap_or_else(|| caches.join("uv")), of_uv),
     ]
 }
 
@@ -57,12 +56,6 @@ fn of_torch(path: &[&str], kind: FileType, at: &Path) -> bool {
 
 fn of_pip(path: &[&str], kind: FileType, _: &Path) -> bool {
     kind.is_file() && path.len() > 1 && (path[0].starts_with("http") || path[0] == "wheels")
-}
-
-/// Its folders end with the version of their form.
-fn of_uv(path: &[&str], _: FileType, _: &Path) -> bool {
-    let is_of_a_form = |(_, form): (&str, &str)| !form.is_empty() && form.bytes().all(|byte| byte.is_ascii_digit());
-    path.len() > 1 && path[0].rsplit_once("-v").is_some_and(is_of_a_form)
 }
 
 /// Of a file's contents, for git behind their kind and length.

@@ -5,6 +5,7 @@ use super::session::Session;
 use crate::capture::held::FOLDER;
 use anyhow::Result;
 use rustix::fs::{FallocateFlags, fallocate};
+use std::env;
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -21,6 +22,11 @@ pub fn hold(command: &mut Command, session: &Session, libraries: &Libraries, sen
     let (temporary, shared) = (session.temporary.path(), session.shared.path());
     let own = [session.path(), temporary, shared, &libraries.folder, &libraries.compiled, &libraries.graphs, &libraries.hub];
     let real = own.into_iter().map(Path::to_path_buf).chain(sent.and_then(|folder| fs::canonicalize(folder).ok()));
+    let uv = uv_cache();
+    if uv.is_none() {
+        command.env("UV_CACHE_DIR", temporary.join("uv"));
+    }
+    let real = real.chain(uv);
     let make = || -> io::Result<()> {
         fs::create_dir_all(folder.join("files"))?;
         zero(&File::create(folder.join("table"))?)?;
@@ -31,6 +37,16 @@ pub fn hold(command: &mut Command, session: &Session, libraries: &Libraries, sen
     make().map_err(|error| not_written(error, &folder))?;
     command.env("VRAMLAB_REHEARSAL_HELD", folder);
     Ok(())
+}
+
+/// Where uv has its downloads, which is written as it is: uv calls the kernel itself to put them there. None where there is no such folder, or the user
+/// works in it.
+fn uv_cache() -> Option<PathBuf> {
+    let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let caches = || Some(set("XDG_CACHE_HOME").unwrap_or(set("HOME")?.join(".cache")).join("uv"));
+    let cache = fs::canonicalize(set("UV_CACHE_DIR").or_else(caches)?).ok()?;
+    let places = [env::current_dir().ok(), set("HOME")].into_iter().flatten().filter_map(|folder| fs::canonicalize(folder).ok());
+    places.into_iter().all(|place| !place.starts_with(&cache)).then_some(cache)
 }
 
 fn lines(folders: impl IntoIterator<Item = PathBuf>) -> Vec<u8> {
