@@ -20,7 +20,7 @@ fn packed(folder: &Path, name: &str, change: &dyn Fn(&Path)) -> std::path::PathB
     assert!(Command::new("tar").arg("-xzf").arg(capture).arg("-C").arg(&files).status().unwrap().success());
     change(&files);
     let names = fs::read_dir(&files).unwrap().map(|entry| entry.unwrap().file_name());
-    assert!(Command::new("tar").arg("-czf").arg(&to).arg("-C").arg(&files).args(names).status().unwrap().success());
+    assert!(Command::new("tar").arg("-Sczf").arg(&to).arg("-C").arg(&files).args(names).status().unwrap().success());
     to
 }
 
