@@ -13,7 +13,7 @@ use crate::capture::process::SkippedCode;
 use crate::capture::session::Capture;
 use crate::words::{bytes, place_or_not, places_of, short};
 use base::order::grouped;
-use base::units::counted;
+use base::units::{Bytes, counted};
 use std::collections::{BTreeSet, HashSet};
 
 const ROWS: usize = 6;
@@ -436,9 +436,13 @@ fn notes(answer: &Answer) -> Vec<String> {
     }
     if let Some(held) = answer.held_back.as_ref().filter(|held| !held.files.is_empty()) {
         notes.push(format!(
-            "Held back: {} that the script wrote (--keep-writes DIR keeps them).",
-            counted(held.files.len(), "file")
+            "Held back: {} that the script wrote (--keep-writes DIR keeps them); {}.",
+            counted(held.files.len(), "file"),
+            held.by.known()
         ));
+    }
+    for sent in answer.held_back.iter().flat_map(|held| &held.sent).take(1) {
+        notes.insert(0, format!("Sent over the network, which is not held back: {} to {}.", Bytes(sent.bytes), sent.to));
     }
     notes
 }
