@@ -303,14 +303,14 @@ fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
     let only = format!("{},sdpa", NAMES.join(","));
     let (output, rows) = scene.run(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", &only], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    // By time, and no longer by what each saves; nothing is said of a compiled model's.
+    // In the order of all advice; nothing is said of a compiled model's time.
     let tried: Vec<f64> = rows.as_array().unwrap().iter().filter_map(|row| row["predicted_seconds"].as_f64()).collect();
-    assert!(tried.len() == NAMES.len() - 1 && tried.windows(2).all(|pair| pair[0] < pair[1] * 1.01), "{rows}");
+    assert!(tried.len() == NAMES.len() - 1 && rows[0]["techniques"] == serde_json::json!([]), "{rows}");
     let (offloaded, as_it_is) = (row(&rows, &["offload-activations"]), row(&rows, &[]));
     assert!(offloaded["predicted_change"]["share"].as_f64() > Some(0.05) && offloaded["extra_flops"] == 0, "{offloaded}");
     assert_eq!(as_it_is["predicted_change"]["share"], 0.0, "{as_it_is}");
     let told = said(&output);
-    assert!(told.contains("the fastest at the top; times are predicted") && !told.contains("extra compute"), "{told}");
+    assert!(told.contains("In the order to try them; times are predicted.") && !told.contains("extra compute"), "{told}");
     let indented = |text: &str, by: &str| text.lines().map(|line| format!("{by}{line}\n")).collect::<String>();
     for name in NAMES {
         let row = row(&rows, &[name]);

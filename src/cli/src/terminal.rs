@@ -53,15 +53,12 @@ pub fn progress(what: &str) {
     eprintln!("vramlab: {what}");
 }
 
-/// What goes on while the script prints nothing: on a terminal the line before is written over.
+/// What goes on while the script prints nothing: on a terminal the line before is written over, and a file has none.
 pub fn rewritten(what: &str) {
-    match columns().filter(|_| std::io::stderr().is_terminal()) {
-        Some(columns) => {
-            let line: String = format!("vramlab: {what}").chars().take(columns.saturating_sub(1)).collect();
-            eprint!("\r\x1b[2K{line}");
-            STANDS.store(true, Ordering::Relaxed);
-        }
-        None => eprintln!("vramlab: {what}"),
+    if let Some(columns) = columns().filter(|_| std::io::stderr().is_terminal()) {
+        let line: String = format!("vramlab: {what}").chars().take(columns.saturating_sub(1)).collect();
+        eprint!("\r\x1b[2K{line}");
+        STANDS.store(true, Ordering::Relaxed);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Figures and places in words.
 
+use crate::answer::time::TimeChange;
 use crate::capture::plain::on_one_line;
 use crate::capture::process::Frame;
 use base::units::Bytes;
@@ -70,4 +71,62 @@ pub fn place_or_not(line: Option<&Frame>) -> String {
 /// A figure of the answer's first table.
 pub fn row(text: &mut String, name: &str, value: i64, what: &str) -> std::fmt::Result {
     writeln!(text, "  {name:<14} {:>10}  {value:>13} B  {what}", bytes(value))
+}
+
+/// For a terminal of so many columns: lines that are longer go on below, a little further in.
+pub fn wrapped(text: &str, columns: usize) -> String {
+    let mut wrapped = String::new();
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start().len();
+        let mut length = 0;
+        for (at, word) in line[indent..].split(' ').enumerate() {
+            let width = word.chars().count();
+            if at == 0 {
+                wrapped.push_str(&line[..indent]);
+                length = indent;
+            } else if length + 1 + width > columns && !word.is_empty() {
+                wrapped.push('\n');
+                wrapped.push_str(&" ".repeat(indent + 4));
+                length = indent + 4;
+            } else {
+                wrapped.push(' ');
+                length += 1;
+            }
+            wrapped.push_str(word);
+            length += width;
+        }
+        wrapped.push('\n');
+    }
+    wrapped
+}
+
+/// `+13 %`, from three times on `4.7x`; the same where it is about as long.
+pub fn longer(share: f64) -> String {
+    match (share * 100.0).round() {
+        percent if percent == 0.0 => "same".to_string(),
+        _ if share >= 2.0 => format!("{:.1}x", 1.0 + share),
+        percent => format!("{percent:+.0} %"),
+    }
+}
+
+/// With its band: `+13 % (9 to 17)`; where that holds both, the band alone.
+pub fn longer_between(change: TimeChange) -> String {
+    let percent = |share: f64| (share * 100.0).round() + 0.0;
+    match change {
+        TimeChange { low, high, .. } if low == high => "same".to_string(),
+        TimeChange { low, high, .. } if low < 0.0 && high > 0.0 => format!("{:+.0} to {:+.0} %", percent(low), percent(high)),
+        TimeChange { share, .. } => longer(share),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrapped;
+
+    #[test]
+    fn long_lines_go_on_below_and_others_stay() {
+        assert_eq!(wrapped("\n  a  b\n  one two three\n", 9), "\n  a  b\n  one two\n      three\n");
+        assert_eq!(wrapped("  a  b\n", 6), "  a  b\n");
+        assert_eq!(wrapped("longer-than-that x\n", 6), "longer-than-that\n    x\n");
+    }
 }

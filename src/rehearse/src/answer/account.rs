@@ -144,6 +144,11 @@ impl Account {
         self.rows.iter().filter(|row| row.part == part).map(|row| row.bytes).sum()
     }
 
+    /// What tensors have of it.
+    pub fn tensors(&self) -> i64 {
+        self.rows.iter().filter(|row| row.part < Part::Cached).map(|row| row.bytes).sum()
+    }
+
     /// Adds bytes to a part.
     fn add(&mut self, part: Part, bytes: i64) {
         match self.rows.iter_mut().find(|row| row.part == part) {

@@ -132,7 +132,8 @@ fn frees(facts: &Facts, loss: &Loss, technique: &Technique) -> i64 {
                 part == Part::Loss && !is_first
             }
             Source::Activations | Source::Fp32Activations => part == Part::Activations,
-            Source::LargeActivations => [Part::Activations, Part::Loss].contains(&part) && block.bytes >= 1 << 20,
+            // Those of the loss are wanted back at once.
+            Source::LargeActivations => part == Part::Activations && block.bytes >= 1 << 20,
             Source::Blocks => part == Part::Activations && kept.as_ref().is_some_and(|kept| kept.is_freed(facts, block)),
             Source::Gradients => part == Part::Gradients,
             Source::OptimizerState => part == Part::OptimizerState,

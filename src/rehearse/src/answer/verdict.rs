@@ -234,12 +234,12 @@ impl Answer {
             advice::add_times(&mut cuts, time, sim::cards::Speed::of_gpu(&self.gpu.name));
         }
         let needs = self.needs_at_least.unwrap_or(account.total);
-        // Where memory is short the allocator gives back what it keeps: of that, nothing is freed.
-        if let Some(expandable) = worst.fragmentation.reserved_if_expandable {
-            let beside = account.bytes(super::Part::Context)
-                + account.bytes(super::Part::Outside)
-                + account.bytes(super::Part::OtherProcesses);
-            advice::add_fragmentation(&mut cuts, needs - beside - expandable);
+        // Where memory is short expandable segments keep next to nothing that no tensor has; what others keep is given back there, too.
+        if worst.fragmentation.reserved_if_expandable.is_some() {
+            const KEPT: i64 = 32 << 20;
+            let tensors = account.rows.iter().filter(|row| row.part != super::Part::Cached).map(|row| row.bytes).sum::<i64>();
+            let more = if fitting.is_some() { 0 } else { worst.peak_allocated - worst.account.tensors() };
+            advice::add_fragmentation(&mut cuts, needs - tensors - more - KEPT);
         }
         let host_memory = self.host.as_ref().map_or(0, |host| host.host);
         // Where memory ran out and no larger run is known, what was there says nothing of what is needed.

@@ -17,6 +17,7 @@ mod time;
 
 pub use badge::badge;
 pub use schema::schema;
-pub use short::{longer, longer_between, short};
-pub use text::{answer, of_snapshot, wrapped};
+pub use crate::words::wrapped;
+pub use short::short;
+pub use text::{answer, of_snapshot};
 pub use time::side_by_side;

@@ -1,10 +1,8 @@
 //! The answer on a terminal: at most 24 lines of 80 columns. `-v` has all of it.
 
-use super::wrapped;
 use crate::answer::reply::{Reply, brief};
-use crate::answer::time::TimeChange;
 use crate::answer::{Account, AccountRow, Answer, Part, RehearsalVerdict, moment};
-use crate::words::{bytes, share_of};
+use crate::words::{bytes, longer, share_of, wrapped};
 use base::units::Seconds;
 
 const LINES: usize = 24;
@@ -83,25 +81,6 @@ fn account(account: &Account, answer: &Answer) -> Vec<String> {
         lines.push(row("all others", rest.iter().map(|row| row.bytes).sum(), &names.join(", ")));
     }
     lines
-}
-
-/// `+13 %`, from three times on `4.7x`; the same where it is about as long.
-pub fn longer(share: f64) -> String {
-    match (share * 100.0).round() {
-        percent if percent == 0.0 => "same".to_string(),
-        _ if share >= 2.0 => format!("{:.1}x", 1.0 + share),
-        percent => format!("{percent:+.0} %"),
-    }
-}
-
-/// With its band: `+13 % (9 to 17)`; where that holds both, the band alone.
-pub fn longer_between(change: TimeChange) -> String {
-    let percent = |share: f64| (share * 100.0).round() + 0.0;
-    match change {
-        TimeChange { low, high, .. } if low == high => "same".to_string(),
-        TimeChange { low, high, .. } if low < 0.0 && high > 0.0 => format!("{:+.0} to {:+.0} %", percent(low), percent(high)),
-        TimeChange { share, .. } => longer(share),
-    }
 }
 
 fn advice(reply: &Reply) -> Vec<String> {

@@ -18,33 +18,6 @@ pub fn answer(answer: &Answer) -> String {
     written(|text| write_answer(text, answer))
 }
 
-/// For a terminal of so many columns: lines that are longer go on below, a little further in.
-pub fn wrapped(text: &str, columns: usize) -> String {
-    let mut wrapped = String::new();
-    for line in text.lines() {
-        let indent = line.len() - line.trim_start().len();
-        let mut length = 0;
-        for (at, word) in line[indent..].split(' ').enumerate() {
-            let width = word.chars().count();
-            if at == 0 {
-                wrapped.push_str(&line[..indent]);
-                length = indent;
-            } else if length + 1 + width > columns && !word.is_empty() {
-                wrapped.push('\n');
-                wrapped.push_str(&" ".repeat(indent + 4));
-                length = indent + 4;
-            } else {
-                wrapped.push(' ');
-                length += 1;
-            }
-            wrapped.push_str(word);
-            length += width;
-        }
-        wrapped.push('\n');
-    }
-    wrapped
-}
-
 fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     let gpu = &answer.gpu;
     writeln!(text, "\n{}", headline(answer))?;
@@ -385,16 +358,4 @@ fn notes(text: &mut String, answer: &Answer) -> std::fmt::Result {
         writeln!(text)?;
     }
     answer.notes.iter().try_for_each(|note| writeln!(text, "  Note: {note}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::wrapped;
-
-    #[test]
-    fn long_lines_go_on_below_and_others_stay() {
-        assert_eq!(wrapped("\n  a  b\n  one two three\n", 9), "\n  a  b\n  one two\n      three\n");
-        assert_eq!(wrapped("  a  b\n", 6), "  a  b\n");
-        assert_eq!(wrapped("longer-than-that x\n", 6), "longer-than-that\n    x\n");
-    }
 }

@@ -1,52 +1,27 @@
 //! The answer on the terminal: what to do, the table, why not, the lines to write.
 
 use super::row::{Burdens, MeasuredStep, VariantRow};
-use crate::answer::time::TimeChange;
 use crate::run::executor::WAS_INTERRUPTED;
-use crate::words::{signed as bytes, signed_or_dash, written};
+use crate::words::{longer, longer_between, signed as bytes, signed_or_dash, wrapped, written};
 use base::order::distinct;
-use base::units::{Seconds, significant};
+use base::units::Seconds;
 use std::cmp::Reverse;
 use std::fmt::Write;
 
-/// Where no technique pins more of the host's memory, there is no column of it.
-const LEAST_PINNED: u64 = 64 << 20;
+const COLUMNS: usize = 80;
 
-fn flops(value: i64) -> String {
-    let (size, sign) = (value.unsigned_abs() as f64, if value < 0 { "-" } else { "+" });
-    match size {
-        0.0 => "none".to_string(),
-        s if s >= 1e11 => format!("{sign}{} TFLOP", significant(s / 1e12)),
-        s => format!("{sign}{} GFLOP", significant(s / 1e9)),
+/// What a row does to the time, or to the operations where there is none: `+13 %`, from three times on `4.7x`; where the band holds both, the band.
+fn cost(row: &VariantRow, base: &MeasuredStep) -> String {
+    match (row.predicted_change, row.seconds, base.seconds, row.extra_flops) {
+        _ if row.techniques.is_empty() => row.seconds.or(row.predicted_seconds).map_or("-".to_string(), |own| Seconds(own).to_string()),
+        (Some(change), ..) => longer_between(change),
+        (None, Some(own), Some(before), _) => longer(own / before - 1.0),
+        (None, Some(own), ..) => Seconds(own).to_string(),
+        _ if row.is_without_time => "?".to_string(),
+        (.., Some(_)) if row.extra_share.abs() < 1e-3 => "no compute".to_string(),
+        (.., Some(_)) => format!("{:+.0} % compute", row.extra_share * 100.0),
+        (.., None) => "?".to_string(),
     }
-}
-
-/// What a row costs in compute beside the script as it is.
-fn extra(row: &VariantRow) -> String {
-    match row.extra_flops {
-        None => "not counted".to_string(),
-        Some(_) if row.extra_share.abs() < 1e-3 && row.is_offloading() => "none; PCI Express".to_string(),
-        Some(_) if row.extra_share.abs() < 1e-3 => "none".to_string(),
-        Some(extra) => format!("{} ({:+.0} %)", flops(extra), row.extra_share * 100.0),
-    }
-}
-
-/// `+24 % (19 to 30 %)`: how much longer a step takes than that of the script as it is. Where the band holds both, no sign.
-fn longer(change: TimeChange) -> String {
-    let per_cent = |share: f64| (share * 100.0).round() + 0.0;
-    match change.low == change.high {
-        true => "the same".to_string(),
-        false if change.low < 0.0 && change.high > 0.0 => {
-            format!("longer or shorter ({:+.0} to {:+.0} %)", per_cent(change.low), per_cent(change.high))
-        }
-        false => format!("{:+.0} % ({:+.0} to {:+.0} %)", per_cent(change.share), per_cent(change.low), per_cent(change.high)),
-    }
-}
-
-/// The time of a step, predicted, beside that of the script as it is.
-fn predicted(row: &VariantRow, change: TimeChange) -> String {
-    let seconds = Seconds(row.predicted_seconds.unwrap_or(0.0));
-    if row.techniques.is_empty() { seconds.to_string() } else { format!("{seconds}, {}", longer(change)) }
 }
 
 /// `needs 5.1 GiB`
@@ -70,7 +45,7 @@ pub fn recommendation(base: &MeasuredStep, rows: &[VariantRow]) -> String {
     let what = |row: &VariantRow| {
         let compute = match (row.extra_flops, row.seconds.or(row.predicted_seconds)) {
             (_, Some(seconds)) => {
-                let than = row.predicted_change.map_or(String::new(), |change| format!(", {}, predicted", longer(change)));
+                let than = row.predicted_change.map_or(String::new(), |change| format!(", {}, predicted", longer_between(change)));
                 format!("{} {unit}{than}", Seconds(seconds))
             }
             (Some(_), None) if row.extra_share < 1e-3 => "no extra compute".to_string(),
@@ -81,15 +56,14 @@ pub fn recommendation(base: &MeasuredStep, rows: &[VariantRow]) -> String {
     };
     let as_it_is = rows.iter().find(|row| row.techniques.is_empty());
     if as_it_is.is_some_and(|row| row.fits) {
-        // A hundredth is not worth a line.
-        let saves = |row: &&VariantRow| row.saved > row.bytes().map(|peak| peak / 100) && row.is_free() && row.change.is_empty();
+        let saves = |row: &&VariantRow| row.saved.zip(row.bytes()).is_some_and(|(saved, left)| saved * LEAST_PART >= saved + left) && row.is_free() && row.change.is_empty();
         let free = match tried().filter(saves).max_by_key(|row| (row.saved, Reverse(row.techniques.len()))) {
             Some(row) => {
                 let cost = match (row.predicted_change, row.extra_flops) {
                     (Some(change), _) if change.low == change.high => {
                         "in the same time (predicted) and with the same result".to_string()
                     }
-                    (Some(change), _) => format!("with the same result; {unit} takes {} (predicted)", longer(change)),
+                    (Some(change), _) => format!("with the same result; {unit} takes {} (predicted)", longer_between(change)),
                     (None, Some(_)) => "at no extra compute and with the same result".to_string(),
                     (None, None) => "with the same result; what it costs in compute could not be counted".to_string(),
                 };
@@ -135,7 +109,7 @@ pub fn recommendation(base: &MeasuredStep, rows: &[VariantRow]) -> String {
 }
 
 /// What the techniques change in the result, each once.
-fn changes(rows: &[VariantRow]) -> Vec<&str> {
+fn changes<'a>(rows: &[&'a VariantRow]) -> Vec<&'a str> {
     distinct(rows.iter().flat_map(|row| row.change.split("; ")).filter(|change| !change.is_empty()))
 }
 
@@ -145,6 +119,13 @@ fn letters(row: &VariantRow, changes: &[&str]) -> String {
     of_row.map(|(letter, _)| letter.to_string()).collect::<Vec<String>>().join(" ")
 }
 
+fn paragraph(text: &mut String, words: &str) -> std::fmt::Result {
+    writeln!(text, "\n{}", wrapped(words, COLUMNS).lines().map(str::trim).collect::<Vec<_>>().join("\n"))
+}
+
+/// What saves, or takes, a smaller part than this is not worth a row.
+const LEAST_PART: i64 = 20;
+
 fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> std::fmt::Result {
     let gpu = &base.gpu;
     let mut limits: String = base.limits.iter().map(|limit| format!(" {limit}")).collect();
@@ -153,99 +134,65 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
         write!(limits, " Interrupted: {interrupted} of the techniques and sets were not tried.")?;
     }
     let unit = base.unit();
-    writeln!(text, "\n{}{limits}\n", recommendation(base, rows))?;
+    paragraph(text, &format!("{}{limits}", recommendation(base, rows)))?;
     let before = rows.iter().find(|row| row.techniques.is_empty()).and_then(VariantRow::bytes).unwrap_or(0);
     let is_measured = rows.iter().any(|row| row.seconds.is_some());
-    let is_predicted = rows.iter().any(|row| row.predicted_change.is_some());
-    let step = match base.flops {
-        Some(n) => format!("; {unit}'s compute is {}", flops(n.cast_signed()).trim_start_matches('+')),
-        // There is no column of what is more, either.
-        None if is_predicted => String::new(),
-        None => format!("; how much {unit} computes could not be counted"),
-    };
     let memory = match is_measured {
-        true => format!("Peaks are memory that PyTorch reserves, {} taken by CUDA and by others not included", bytes(gpu.context)),
-        false => format!("'Needs' is the least GPU memory on which it runs, {} of CUDA context included", bytes(gpu.context)),
+        true => format!("Peaks are what PyTorch reserves, without {} that CUDA and others take.", bytes(gpu.context)),
+        false => format!("'needs' is the least GPU memory that it runs on, {} of CUDA context included.", bytes(gpu.context)),
     };
     let order = match &base.time {
-        Ok(_) => "What fits comes first, the fastest at the top; times are predicted".to_string(),
-        Err(why) if why.is_empty() => "What fits comes first, the fastest at the top".to_string(),
-        Err(why) => format!("By what each saves; there is no time to sort by, because {why}"),
+        Ok(_) => "In the order to try them; times are predicted.".to_string(),
+        Err(why) if why.is_empty() => "In the order to try them.".to_string(),
+        Err(why) => format!("In the order to try them; there is no time to sort by, because {why}."),
     };
-    writeln!(text, "  On {} ({}). {memory}{step}.\n  {order}.\n", gpu.name, bytes(gpu.memory))?;
-    let width = rows.iter().filter(|row| row.peak_reserved.is_some()).map(|row| row.name().len()).max().unwrap_or(0).max(9);
-    let time = match (is_measured, is_predicted) {
-        (true, _) => format!("{unit:>10}  "),
-        (false, true) => format!("{:>38}  ", format!("{unit} (predicted), 80 %")),
-        (false, false) => String::new(),
+    let uncounted = if base.flops.is_none() && base.time.is_err() { format!(" How much {unit} computes could not be counted.") } else { String::new() };
+    paragraph(text, &format!("On {} ({}). {memory} {order}{uncounted}", gpu.name, bytes(gpu.memory)))?;
+    let heads = [if is_measured { "reserved" } else { "needs" }, "saves", "", unit.trim_start_matches("a ")];
+    writeln!(text, "\n  {:<24}  {:>9} {:>9} {:>5}  {:<16} fits", "", heads[0], heads[1], heads[2], heads[3])?;
+    let is_small = |row: &VariantRow| {
+        let faster = row.predicted_change.is_some_and(|change| change.high < 0.0);
+        !row.techniques.is_empty() && !faster && row.saved.is_some_and(|saved| saved.abs() * LEAST_PART < before)
     };
-    // Operations say nothing more where there is a time; JSON has them.
-    let compute = |text: &str| if is_predicted { String::new() } else { format!("{text:>20}  ") };
-    // What goes to the host is pinned there, rounded up: as long as some technique does.
-    let is_pinned = rows.iter().any(|row| row.pinned >= LEAST_PINNED);
-    let pinned = |text: &str| if is_pinned { format!("{text:>10}  ") } else { String::new() };
-    writeln!(
-        text,
-        "    {:<width$}  {:>10}  {:>10} {:>5}  {:>10}  {}{}{time}fits  changes",
-        "technique",
-        if is_measured { "reserved" } else { "needs" },
-        "saves",
-        "",
-        "allocated",
-        pinned("host pins"),
-        compute("extra compute")
-    )?;
-    let changes = changes(rows);
-    for row in rows {
+    let shown: Vec<&VariantRow> = rows.iter().filter(|row| row.bytes().is_some() && !is_small(row)).collect();
+    let changes = changes(&shown);
+    for row in &shown {
         let Some(peak) = row.bytes() else { continue };
         // Rounded first, and without the sign of a zero.
         let share = |saved: i64| (saved as f64 / before.max(1) as f64 * 100.0).round() + 0.0;
-        let share = row.saved.map_or(String::new(), |saved| format!("{:.0} %", share(saved)));
-        let time = match (row.seconds, row.predicted_change) {
-            (Some(seconds), _) => format!("{:>10}  ", Seconds(seconds).to_string()),
-            (None, Some(change)) => format!("{:>38}  ", predicted(row, change)),
-            (None, None) if is_predicted => format!("{:>38}  ", "not predicted"),
-            (None, None) => String::new(),
-        };
-        let line = format!(
-            "  {} {:<width$}  {:>10}  {:>10} {share:>5}  {:>10}  {}{}{time}{:<4}  {}",
-            if row.pareto { "*" } else { " " },
-            row.name(),
-            bytes(peak),
-            signed_or_dash(row.saved),
-            signed_or_dash(row.peak_allocated),
-            pinned(&bytes(row.pinned.cast_signed())),
-            compute(&extra(row)),
-            if row.fits { "yes" } else { "no" },
-            letters(row, &changes)
-        );
+        let share = row.saved.filter(|_| !row.techniques.is_empty()).map_or(String::new(), |saved| format!("{:.0} %", share(saved)));
+        let saved = if row.techniques.is_empty() { String::new() } else { signed_or_dash(row.saved) };
+        let (mark, name) = (if row.pareto { "*" } else { " " }, row.name());
+        let is_long = name.chars().count() > 24;
+        if is_long {
+            writeln!(text, "{mark} {name}")?;
+        }
+        let (mark, name) = if is_long { (" ", "") } else { (mark, name.as_str()) };
+        let fits = if row.fits { "yes" } else { "no" };
+        let line =
+            format!("{mark} {name:<24}  {:>9} {saved:>9} {share:>5}  {:<16} {fits:<3} {}", bytes(peak), cost(row, base), letters(row, &changes));
         writeln!(text, "{}", line.trim_end())?;
+    }
+    let small: Vec<String> = rows.iter().filter(|row| is_small(row)).map(VariantRow::name).collect();
+    if !small.is_empty() {
+        paragraph(text, &format!("Less than a twentieth, and no faster: {}.", small.join(", ")))?;
     }
     let pins_too_much: Vec<String> = rows.iter().filter(|row| base.host.pins_too_much(row.pinned)).map(VariantRow::name).collect();
     if let [first, others @ ..] = &pins_too_much[..] {
         let more = if others.is_empty() { String::new() } else { format!(" and {} of the other rows", others.len()) };
         let host = bytes(base.host.host.cast_signed());
-        writeln!(
-            text,
-            "\n  More than half of the host's RAM ({host}; --host-memory says what the target has) is pinned by {first}{more}"
-        )?;
+        paragraph(text, &format!(
+            "More than half of the host's RAM ({host}; --host-memory says what the target has) is pinned by {first}{more}."
+        ))?;
     }
-    if !changes.is_empty() {
-        writeln!(text)?;
-    }
-    for (letter, change) in ('a'..='z').zip(&changes) {
-        writeln!(text, "  {letter} {change}")?;
-    }
-    writeln!(
-        text,
-        "\n  * what needs less memory takes more {}, more cards or a compiler, or trains other weights or in other numbers",
-        if is_measured || is_predicted { "time" } else { "compute" }
-    )?;
+    let said = ('a'..='z').zip(&changes).map(|(letter, change)| format!("  {letter} {change}\n"));
+    let star = "  * nothing else is both smaller and faster, of what leaves the training as it is\n".to_string();
+    write!(text, "\n{}", wrapped(&said.chain([star]).collect::<String>(), COLUMNS))?;
     let not_applied: Vec<&VariantRow> = rows.iter().filter(|row| row.reason.is_some()).collect();
     if !not_applied.is_empty() {
-        writeln!(text, "\n  Not applied")?;
+        writeln!(text, "\nNot applied")?;
         for row in not_applied {
-            writeln!(text, "    {}: {}", row.name(), row.reason.as_deref().unwrap_or_default())?;
+            write!(text, "{}", wrapped(&format!("  {}: {}", row.name(), row.reason.as_deref().unwrap_or_default()), COLUMNS))?;
         }
     }
     // The first sentence may name what is faster and saves nothing.
@@ -259,16 +206,13 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
         let is_new = row.pareto && row.techniques.iter().any(|name| !alone.contains(&name.as_str()));
         has_lines(row) && (row.techniques.len() == 1 || is_new)
     };
-    // What trains another thing does not lead here either.
-    let (same, other): (Vec<&VariantRow>, Vec<&VariantRow>) = rows.iter().filter(with_lines).partition(|row| row.change.is_empty());
-    if !same.is_empty() || !other.is_empty() {
+    let mut with_lines = rows.iter().filter(with_lines).peekable();
+    if with_lines.peek().is_some() {
         writeln!(text, "\n  The lines to write")?;
-        for row in same.into_iter().chain(other) {
-            writeln!(text, "\n    # {}", row.name())?;
-            for line in row.snippet.lines() {
-                writeln!(text, "{}", format!("    {line}").trim_end())?;
-            }
-        }
+    }
+    for row in with_lines {
+        writeln!(text, "\n    # {}", row.name())?;
+        row.snippet.lines().try_for_each(|line| writeln!(text, "{}", format!("    {line}").trim_end()))?;
     }
     Ok(())
 }

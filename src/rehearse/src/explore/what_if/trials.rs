@@ -5,6 +5,7 @@ use super::row::{Burdens, Combination, MeasuredStep, VariantRow};
 use super::show;
 use crate::answer::FindingKind;
 use crate::answer::reply::short_failure;
+use crate::answer::advice::Merit;
 use crate::answer::technique::{Need, Technique, techniques};
 use crate::answer::time::Prediction;
 use crate::answer::{Answer, HostMemory, RehearsalVerdict, SimulatedGpu, answer, makes_steps, trains};
@@ -22,7 +23,6 @@ use base::stats::median;
 use base::units::Bytes;
 use serde::Serialize;
 use sim::trace::Kind;
-use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
 use std::env;
 use std::sync::Arc;
@@ -132,7 +132,7 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
     rows.append(&mut left_out);
     rows.push(VariantRow::of(Combination::default(), &base, &base));
     mark_front(&mut rows);
-    sort(&mut rows);
+    sort(&mut rows, &base.host);
     Ok(WhatIf { base, rows })
 }
 
@@ -485,13 +485,24 @@ fn combinations(rows: &[VariantRow]) -> Vec<Combination> {
     sets
 }
 
-/// By time where there is one: what fits before what does not, the fastest first; else by what each saves. What was not applied comes last.
-fn sort(rows: &mut [VariantRow]) {
-    if rows.iter().any(VariantRow::is_timed) {
-        rows.sort_by_key(|row| (row.peak_reserved.is_none(), !row.fits, row.price(), row.cost()));
-    } else {
-        rows.sort_by_key(|row| (Reverse(row.saved), row.bytes(), row.cost()));
-    }
+/// In the order of all advice, the script as it is first. What was not applied comes last.
+fn sort(rows: &mut [VariantRow], host: &HostMemory) {
+    let as_it_is = rows.iter().find(|row| row.techniques.is_empty());
+    let (fits, seconds) = (as_it_is.is_some_and(|row| row.fits), as_it_is.and_then(|row| row.seconds));
+    let place = |row: &VariantRow| {
+        let measured = row.seconds.zip(seconds).map(|(own, before)| own / before - 1.0);
+        let counted = row.extra_flops.filter(|_| !row.is_without_time && !row.is_offloading()).map(|_| row.extra_share);
+        let merit = Merit {
+            frees: row.saved.unwrap_or(0),
+            longer: row.predicted_change.map(|change| change.share).or(measured).or(counted),
+            changes: row.choice.of.iter().map(|technique| technique.changes).max().unwrap_or_default(),
+            needs_more: [Need::Cards, Need::Compiler, Need::Flags].into_iter().any(|need| row.choice.wants(need)),
+            pins_too_much: host.pins_too_much(row.pinned),
+            makes_it_fit: row.fits && !fits,
+        };
+        (row.peak_reserved.is_none(), !row.techniques.is_empty(), merit.place(), row.techniques.len())
+    };
+    rows.sort_by_cached_key(place);
 }
 
 fn mark_front(rows: &mut [VariantRow]) {
@@ -596,10 +607,10 @@ mod tests {
             VariantRow { extra_flops: Some(1 << 20), extra_share: 0.01, ..timed("fast", "autocast-bf16", 90, -0.4) },
         ];
         mark_front(&mut rows);
-        sort(&mut rows);
+        sort(&mut rows, &HostMemory::default());
         let marked = |row: &VariantRow| format!("{}{}", row.name(), if row.pareto { "*" } else { "" });
         let names: Vec<String> = rows.iter().map(marked).collect();
-        assert_eq!(names.join(", "), "checkpoint*, slower, offload*, accumulate*, fsdp2, fast*, as it is");
+        assert_eq!(names.join(", "), "as it is, checkpoint*, slower, offload*, accumulate*, fsdp2, fast*");
         let cheapest = rows.iter().filter(|row| row.fits).min_by_key(|row| row.cost());
         assert_eq!(cheapest.map(VariantRow::name).as_deref(), Some("checkpoint"));
         assert!(rows.iter().filter(|row| row.is_free()).all(|row| ["fast", "as it is"].contains(&row.techniques[0].as_str())));
