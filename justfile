@@ -80,11 +80,12 @@ doctor *FLAGS: _setup
     cargo build --release -p vramlab -p commands
     @exec {{ quote(release / "vramlab") }} doctor "$@"
 
-# Run your own training script on a simulated GPU: `just rehearse --gpu rtx-4090 -- python train.py`; or a model: `just rehearse --model gpt2 --batch 8`
+# Run your own training script on a simulated GPU, with the PyTorch of setup where Python has none: `just rehearse --gpu rtx-4090 -- python train.py`; or a model: `just rehearse --model gpt2 --batch 8`
 [no-exit-message]
 rehearse *FLAGS: _setup
     @cargo build --release --quiet -p vramlab
-    @{{ there }} && exec {{ quote(release / "vramlab") }} rehearse "$@"
+    @python3 -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' 2>/dev/null || export PATH={{ quote(justfile_directory() / ".venv/bin") }}:"$PATH"; \
+        {{ there }} && exec {{ quote(release / "vramlab") }} rehearse "$@"
 
 # Rehearse entry points of the frameworks that people train with, each started as its documentation says; writes docs/ecosystem.md
 [no-exit-message]

@@ -4,6 +4,5 @@
 pub mod console;
 pub mod inline;
 pub mod order;
-pub mod remedies;
 pub mod stats;
 pub mod units;

@@ -13,6 +13,7 @@ mod run;
 pub mod show;
 mod words;
 
+pub use answer::technique::remedies;
 pub use answer::{Answer, ProcessAnswer, RehearsalVerdict, time};
 pub use capture::held::{HeldBack, HeldBy, HeldFile, Sent};
 pub use capture::process::{Exception, Frame, Process, Trace, is_library};

@@ -2,7 +2,6 @@
 
 use super::markup::Markdown;
 use anyhow::{Context, Result, ensure};
-use base::remedies::{REMEDIES, TRAIN_OTHERWISE};
 use base::units::{Bytes, Seconds, percent, range};
 use record::results::{read_file, records};
 use serde::{Deserialize, Serialize};
@@ -135,8 +134,12 @@ pub struct LadderPlace {
     /// Whether the time is clearly longer on none of the models.
     pub is_free: bool,
     pub trains_otherwise: bool,
+    /// The least and the most that a step takes longer; predicted.
+    pub time: String,
     #[serde(skip)]
     best: f64,
+    #[serde(skip)]
+    slowest: f64,
 }
 
 /// What is tried against one kind of what fills memory.
@@ -209,8 +212,9 @@ pub fn read(results: &Path) -> Result<Option<Ladder>> {
 
 fn ladder(models: Vec<OnModel>) -> Ladder {
     let mut useless = Vec::new();
-    let groups = REMEDIES.iter().map(|remedy| {
-        let mut places: Vec<LadderPlace> = remedy.techniques.iter().filter_map(|name| place(&models, name)).collect();
+    let groups = rehearse::remedies().into_iter().map(|(fills, techniques)| {
+        let places = techniques.iter().filter_map(|(name, otherwise)| place(&models, name, *otherwise));
+        let mut places: Vec<LadderPlace> = places.collect();
         places.retain(|place| {
             let is_useful = place.best <= 1.0 - LEAST_SAVING;
             if !is_useful {
@@ -218,12 +222,13 @@ fn ladder(models: Vec<OnModel>) -> Ladder {
             }
             is_useful
         });
-        // What is free comes first, then what saves most; what trains something else comes last.
+        // What is free comes first, by what it saves; then by what is saved for each per cent of a longer step. What trains something else is last.
         places.sort_by(|a, b| {
             let rank = |place: &LadderPlace| (place.trains_otherwise, !place.is_free);
-            rank(a).cmp(&rank(b)).then(a.best.total_cmp(&b.best))
+            let worth = |place: &LadderPlace| (1.0 - place.best) / if place.is_free { 1.0 } else { place.slowest.max(0.01) };
+            rank(a).cmp(&rank(b)).then(worth(b).total_cmp(&worth(a)))
         });
-        LadderGroup { fills: remedy.fills, places }
+        LadderGroup { fills, places }
     });
     let groups = groups.filter(|group| !group.places.is_empty()).collect();
     let steps = [("fp32, PyTorch's defaults", None), ("fp32 with TF32", Some("tf32")), ("bf16 autocast", Some("autocast-bf16"))];
@@ -246,7 +251,7 @@ fn ladder(models: Vec<OnModel>) -> Ladder {
 }
 
 /// None where it is tried on none of the models.
-fn place(models: &[OnModel], name: &str) -> Option<LadderPlace> {
+fn place(models: &[OnModel], name: &str, trains_otherwise: bool) -> Option<LadderPlace> {
     let found: Vec<Option<(f64, &Tried)>> = models.iter().map(|on| on.tried(name)).collect();
     let needs = || found.iter().flatten().map(|(needs, _)| *needs);
     let (best, worst) = (needs().reduce(f64::min)?, needs().reduce(f64::max)?);
@@ -255,6 +260,7 @@ fn place(models: &[OnModel], name: &str) -> Option<LadderPlace> {
         None => OnModel::named(&on.rows, Some(name)).and_then(|row| row.reason.clone()).unwrap_or_else(|| "not tried".to_string()),
     };
     let rows = || models.iter().zip(&found).filter_map(|(on, found)| Some((on, found.as_ref()?.1)));
+    let shares = || rows().filter_map(|(_, row)| Some(row.predicted_change?.share));
     // What it changes on some of the models alone, as where there is BatchNorm, is said with their names.
     let on_all = rows().all(|(_, row)| !row.change.is_empty());
     let changed = rows().filter(|(_, row)| !row.change.is_empty());
@@ -271,7 +277,12 @@ fn place(models: &[OnModel], name: &str) -> Option<LadderPlace> {
         page: String::new(),
         snippet: Markdown::code(snippet.unwrap_or("")),
         is_free: rows().all(|(_, row)| row.predicted_change.is_some_and(|change| change.low <= 0.0)),
-        trains_otherwise: TRAIN_OTHERWISE.contains(&name),
+        trains_otherwise,
+        time: match (shares().reduce(f64::min), shares().reduce(f64::max)) {
+            (Some(least), Some(most)) => range(percent(1.0 + least), percent(1.0 + most)),
+            _ => "not predicted".to_string(),
+        },
         best,
+        slowest: shares().reduce(f64::max).unwrap_or(f64::MAX),
     })
 }

@@ -99,8 +99,10 @@ pub fn show_summary(results: &Path, readme: &Path) -> Result<()> {
         let of_real = report.tables.iter().find(|(name, _)| name.starts_with("data/real_gpus-"));
         let of_real = of_real.map_or(Ok(""), |(_, csv)| std::str::from_utf8(csv))?;
         show(readme, "trust", &examples::trust(project, of_real)?)?;
-        let written = examples::answer(&text).with_context(|| format!("{} has not what README shows of it", example.display()))?;
-        show(readme, "example", &written)?;
+        let what_if = std::fs::read_to_string(example.with_file_name("nanogpt-what-if.txt")).unwrap_or_default();
+        let table = examples::table(&what_if).with_context(|| format!("{} has no table of --what-if beside it", example.display()))?;
+        show(readme, "example", &table)?;
+        replace_file(&project.join("docs/answer.svg"), examples::terminal(&text).as_bytes())?;
     }
     let methodology = readme.with_file_name("METHODOLOGY.md");
     if methodology.exists() { show(&methodology, "changes", &report.changes) } else { Ok(()) }

@@ -43,6 +43,8 @@ pub struct Technique {
     pub compiles: bool,
     /// Of PyTorch's allocator.
     pub setting: Option<String>,
+    /// What it is tried against, where nobody knows what it frees.
+    pub against: Option<Source>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -179,6 +181,33 @@ pub fn techniques() -> &'static [Technique] {
         all
     });
     &ALL
+}
+
+/// What fills memory in a training, and the names of what is tried against it; and whether something else is trained with them, or other numbers
+/// are kept.
+pub fn remedies() -> Vec<(&'static str, Vec<(String, bool)>)> {
+    let fills = |technique: &Technique| {
+        // Activations first: what is freed of a loss besides is no reason for a row there.
+        let is_of_activations = technique.is_against(Source::Activations);
+        let first = technique.frees.keys().next().copied().filter(|_| !is_of_activations);
+        let source = if is_of_activations { Some(Source::Activations) } else { first.or(technique.against) }?;
+        Some(match source {
+            Source::Loss | Source::LossCopies => "logits and loss",
+            Source::Gradients | Source::OptimizerState | Source::Weights | Source::FrozenWeights => "optimizer state and gradients",
+            Source::Fragmentation => "fragmentation",
+            Source::KvCache | Source::NeedlessGraphs => return None,
+            _ => "activations",
+        })
+    };
+    let of = |what: &'static str| {
+        let all = techniques().iter().filter(move |of| of.scripts != Scripts::Inference && fills(of) == Some(what));
+        let names = all.flat_map(|of| {
+            let names = if of.wants(Need::Flags) { [2, 4].map(|n| format!("{}-{n}x", of.name)).into() } else { vec![of.name.clone()] };
+            names.into_iter().map(|name| (name, of.changes >= Changes::Numbers))
+        });
+        (what, names.collect())
+    };
+    ["activations", "logits and loss", "optimizer state and gradients", "fragmentation"].map(of).into()
 }
 
 pub fn named(name: &str) -> Option<&'static Technique> {

@@ -1,6 +1,6 @@
 """{
-"compile": {"group": "compiling", "use": "both", "short": "fused kernels keep less", "time": "unknown", "needs": ["compiler"], "unless": ["compiled"], "line": "`torch.compile` of the model"},
-"memory-budget": {"group": "compiling", "short": "half of what fused kernels keep", "time": "unknown", "needs": ["compiler"], "again": 0.5, "line": "`torch.compile` of the model, with half of the activations that the compiled model would keep by default"}
+"compile": {"against": "activations", "group": "compiling", "use": "both", "short": "fused kernels keep less", "time": "unknown", "needs": ["compiler"], "unless": ["compiled"], "line": "`torch.compile` of the model"},
+"memory-budget": {"against": "activations", "group": "compiling", "short": "half of what fused kernels keep", "time": "unknown", "needs": ["compiler"], "again": 0.5, "line": "`torch.compile` of the model, with half of the activations that the compiled model would keep by default"}
 }"""
 
 from .. import compiling
