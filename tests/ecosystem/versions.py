@@ -2,7 +2,7 @@
 
     versions.py --vramlab PROGRAM [--folder FOLDER] [--keep] [VERSION...]
 
-Prints the table that docs/rehearse.md has. Beside the models: memory that runs out, with the message of PyTorch's own allocator, and expandable
+Prints the table that docs/limits.md has. Beside the models: memory that runs out, with the message of PyTorch's own allocator, and expandable
 segments. Then operators of each library that PyTorch opens (tests/rehearse/operators.py) and the scripts of features.py: how many run, and on
 standard error what became of the others. Its exit status is 1 where something does not work. A version takes some 5 GB of disk.
 """

@@ -174,7 +174,7 @@ fn rehearsed(mut program: Command, flags: &[&str], words: &[&Path]) -> Value {
 
 /// A cell of the documentation's table.
 fn documented(version: &str, column: usize) -> String {
-    let docs = fs::read_to_string(root("docs/rehearse.md")).unwrap();
+    let docs = fs::read_to_string(root("docs/limits.md")).unwrap();
     let row = docs.lines().find(|line| line.starts_with(&format!("| {version} |"))).expect("a row for each version");
     row.split('|').nth(column).unwrap().trim().to_string()
 }

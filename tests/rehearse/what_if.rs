@@ -1188,3 +1188,27 @@ fn techniques_are_tried_on_ranks_and_not_on_their_launcher() {
     let why = row(&rows, &["8-bit-torchao", "in-place"])["reason"].as_str().unwrap_or_default();
     assert!(!why.contains("runs no module") && !why.contains("address already in use"), "{why}");
 }
+
+/// As nanoGPT's does: what a backward pass needs is looked for in the first pass that has one, and not in the first of all.
+#[test]
+fn a_script_that_evaluates_before_it_trains_is_checkpointed() {
+    let scene = Scene::new(
+        "
+import torch
+from torch import nn
+model = nn.Sequential(*[nn.Sequential(nn.Linear(1024, 1024), nn.GELU()) for _ in range(8)]).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+with torch.no_grad():
+    model(torch.randn(8, 1024, device='cuda'))
+for _ in range(3):
+    model(torch.randn(1 << 14, 1024, device='cuda')).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+",
+    );
+    let (output, rows) = scene.run(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "checkpoint-every,offload-activations"], &[]);
+    for name in ["checkpoint-every", "offload-activations"] {
+        let row = row(&rows, &[name]);
+        assert!(row["reason"].is_null() && row["saved"].as_i64() > Some(64 << 20), "{row} {}", said(&output));
+    }
+}

@@ -68,7 +68,7 @@ def is_functional():
 class Checkpoint(OfModel):
     def first(self, root):
         if not passes.keeps_graph(root, calls.given):
-            return
+            return False
         if is_functional():
             return self.refused("the script calls the model by functional_call: what is computed again would take the model's own weights")
         pretrained = next((m for m in root.modules() if getattr(m, "supports_gradient_checkpointing", False)), None)

@@ -69,10 +69,11 @@ class Offload(Region):
         return OffloadActivations()
 
     def first(self, root):
-        if passes.keeps_graph(root, calls.given):
-            source = inspect.getsource(OffloadActivations).strip()
-            self.applied(
-                f"""
+        if not passes.keeps_graph(root, calls.given):
+            return False
+        source = inspect.getsource(OffloadActivations).strip()
+        self.applied(
+            f"""
 {source}
 
 
@@ -81,4 +82,4 @@ with OffloadActivations():
     loss = criterion(output, targets)
 loss.backward()
 """
-            )
+        )

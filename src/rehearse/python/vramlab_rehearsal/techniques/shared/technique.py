@@ -158,7 +158,8 @@ class Technique:
         return call
 
     def at_first_forward(self, callback):
-        """Calls back with each outermost module before its first forward pass."""
+        """Calls back with each outermost module before its first forward pass, and again before the next where it says False: a script may evaluate
+        a model before it trains it."""
         seen = weakref.WeakSet()
 
         def enters(module):
@@ -168,11 +169,13 @@ class Technique:
             if module not in seen and any(part not in seen and part._parameters for part in module.modules()):
                 called, module = module, calls.owner_of(module)
                 self.is_called = module is called
-                seen.update(module.modules())
+                new = [part for part in module.modules() if part not in seen]
+                seen.update(new)
                 self.model = variable_of(module)
                 if any(parameter.requires_grad for parameter in module.parameters()):
                     self.trained.setdefault(self.model, weakref.ref(module))
-                callback(module)
+                if callback(module) is False:
+                    seen.difference_update(new)
 
         self.around_forward(enters)
 
@@ -197,11 +200,12 @@ class OfModel(Technique):
     def of_each(self, root):
         """What there is nothing for in a second model, as a critic, stays as it is in the first."""
         known, written, name = self.said, self.written, self.model
-        self.first(root)
+        again = self.first(root)
         if known["applied"] and not self.said["applied"]:
             self.untouched.add(name)
             self.written = written
             self.write()
+        return again
 
 
 def narrow(root, kind):
