@@ -46,7 +46,7 @@ fn every_page_is_short_before_what_is_folded() {
         assert!(open <= most, "{name} has {open} lines before the folded part");
     }
     let readme = std::fs::read_to_string(folder().with_file_name("README.md")).unwrap();
-    assert!(readme.lines().count() <= 130, "README.md has {} lines", readme.lines().count());
+    assert!(readme.lines().count() <= 100, "README.md has {} lines", readme.lines().count());
 }
 
 #[test]
