@@ -206,7 +206,7 @@ fn a_pull_request_that_grows_is_caught_by_the_action_and_by_pytest() {
         action.output().unwrap()
     };
     let text = fs::read_to_string(common::root().join("action.yml")).unwrap();
-    for input in ["COMMAND", "GPU", "CHECK", "TOLERANCE", "FLAGS", "INSTALL", "OUT"] {
+    for input in ["COMMAND", "GPU", "CHECK", "TOLERANCE", "FLAGS", "INSTALL", "OUT", "COMMENT"] {
         assert!(text.contains(&format!("VRAMLAB_{input}: ${{{{ inputs.{} }}}}", input.to_lowercase())), "{input}");
     }
     write("train.py", BEFORE);
@@ -226,7 +226,81 @@ fn a_pull_request_that_grows_is_caught_by_the_action_and_by_pytest() {
     }
     let peak = read(&scene.path().join("grown/rehearsal.json"))["peak_allocated"].to_string();
     assert_eq!(read_text("output").lines().take(2).collect::<Vec<&str>>(), ["status=4", &format!("peak-allocated={peak}")]);
+    // What a job has no answer for is said, and nothing of an earlier one is left.
+    for name in ["summary.md", "output"] {
+        fs::remove_file(scene.path().join(name)).unwrap();
+    }
+    let missing = action("grown", "nothing.json");
+    assert_eq!((missing.status.code(), read_text("output").as_str()), (Some(2), "status=2\n"), "{}", said(&missing));
+    assert!(read_text("summary.md").contains("there is no nothing.json") && read_text("grown/rehearsal.json").is_empty());
     the_plugin_catches_it(scene.path());
+}
+
+#[test]
+fn the_cases_of_a_project_are_held_against_their_base() {
+    let scene = tempfile::tempdir().unwrap();
+    let clone = scene.path().join("clone");
+    fs::create_dir(&clone).unwrap();
+    let write = |name: &str, text: &str| fs::write(clone.join(name), text).unwrap();
+    let git = |words: &[&str]| {
+        let mut git = Command::new("git");
+        git.arg("-C").arg(&clone).args(["-c", "user.name=n", "-c", "user.email=e@e", "-c", "commit.gpgsign=false"]).args(words);
+        let done = git.output().unwrap();
+        assert!(done.status.success(), "{words:?}: {}", said(&done));
+    };
+    let python = common::python();
+    let case = |name: &str| format!("[case.{name}]\ncommand = \"{} {name}.py\"\ngpu = \"t4\"\n", python.display());
+    let allocates = |mib: u32| format!("import torch\nkept = torch.empty({mib} << 20, dtype=torch.uint8, device='cuda')\n");
+    for (name, mib) in [("grows", 64), ("shrinks", 64), ("fails", 64), ("stays", 64)] {
+        write(&format!("{name}.py"), &allocates(mib));
+    }
+    write("vramlab.toml", &["grows", "shrinks", "fails", "stays"].map(case).concat());
+    git(&["init", "--quiet"]);
+    git(&["add", "."]);
+    git(&["commit", "--quiet", "-m", "Begin"]);
+    write("grows.py", &allocates(96));
+    write("shrinks.py", &allocates(32));
+    write("fails.py", "import torch\ntorch.empty(1, device='cuda')\nraise KeyError('::error::\u{1b}[31m')\n");
+    let ci = |words: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+        program
+            .current_dir(&clone)
+            .arg("ci")
+            .args(words)
+            .env("GITHUB_ACTIONS", "true")
+            .env("GITHUB_STEP_SUMMARY", scene.path().join("summary"));
+        program.env_remove("GITHUB_BASE_REF").output().unwrap()
+    };
+    let all = ci(&["--json", "../rows.json", "--out", "../out", "--comment", "../comment"]);
+    assert_eq!(all.status.code(), Some(1), "{}", said(&all));
+    let rows = read(&scene.path().join("rows.json"));
+    let states: Vec<(&str, &str)> =
+        rows.as_array().unwrap().iter().map(|row| (row["case"].as_str().unwrap(), row["state"].as_str().unwrap())).collect();
+    assert_eq!(states, [("fails", "failed"), ("grows", "grew"), ("shrinks", "shrank"), ("stays", "same")], "{}", said(&all));
+    assert_eq!(rows[1]["figures"][0]["after"], 96 << 20);
+    let text = String::from_utf8_lossy(&all.stdout).into_owned();
+    for part in [
+        "GPU memory of 4 cases: 1 failed, 1 grew, 1 shrank, compared with HEAD (",
+        "\nFAILED: fails on t4: KeyError: ",
+        "\nGREW: grows on t4: allocated +50.0 %",
+        "\n::error file=grows.py,line=2,title=GPU memory::GREW: grows on t4",
+        "\n::notice file=shrinks.py,line=2,title=GPU memory::shrank: shrinks on t4: allocated -50.0 %",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains('\u{1b}') && !text.contains("\n::error::"), "{text}");
+    let comment = fs::read_to_string(scene.path().join("comment")).unwrap();
+    assert!(comment.starts_with("<!-- vramlab ci -->\n") && comment.contains("**64.0 MiB → 96.0 MiB (+50.0 %)**"), "{comment}");
+    assert_eq!(fs::read_to_string(scene.path().join("summary")).unwrap(), comment);
+    assert!(scene.path().join("out/head-grows-t4.cap").is_file());
+    // One case by itself; what it may grow by is the project's to say.
+    write("vramlab.toml", &format!("[tolerance]\nallocated = \"60%\"\nreserved = \"60%\"\nneeds = \"60%\"\n{}", case("grows")));
+    assert_eq!(ci(&["grows"]).status.code(), Some(0));
+    let unknown = ci(&["other"]);
+    assert!(unknown.status.code() == Some(2) && said(&unknown).contains("no case other"), "{}", said(&unknown));
+    write("vramlab.toml", "[case.a]\ncommand = \"python a.py\"\ntolerence = 1\n");
+    let wrong = ci(&[]);
+    assert!(wrong.status.code() == Some(2) && said(&wrong).contains("tolerence"), "{}", said(&wrong));
 }
 
 fn the_plugin_catches_it(scene: &Path) {

@@ -1,6 +1,7 @@
 //! The program `vramlab`. It needs no libtorch; the lab's commands are those of `vramlab-lab`, which it starts.
 
 mod calibrate;
+mod ci;
 mod diff;
 mod fit;
 mod gpus;
@@ -56,6 +57,9 @@ enum Subcommands {
 
     /// Find the release of a package, or the commit of a clone, that made your script take more memory
     Bisect(versions::BisectOptions),
+
+    /// Rehearse the cases of vramlab.toml, at the base of a change and with it: which grew, by which line
+    Ci(ci::CiOptions),
 
     /// List the cards that --gpu takes, by their names here, NVIDIA's and the clouds'
     Gpus(gpus::GpusOptions),
@@ -165,8 +169,8 @@ fn main() -> ExitCode {
 impl Subcommands {
     /// Whether 1 is the exit status of a script that fails.
     fn rehearses(&self) -> bool {
-        use Subcommands::{Bisect, Fit, Rehearse, Show, Versions};
-        matches!(self, Rehearse(_) | Show(_) | Fit(_) | Versions(_) | Bisect(_))
+        use Subcommands::{Bisect, Ci, Fit, Rehearse, Show, Versions};
+        matches!(self, Rehearse(_) | Show(_) | Fit(_) | Versions(_) | Bisect(_) | Ci(_))
     }
 }
 
@@ -200,6 +204,7 @@ fn run(command: Subcommands) -> Result<u8> {
         Subcommands::Fit(options) => fit::fit(&options),
         Subcommands::Versions(options) => versions::versions(&options),
         Subcommands::Bisect(options) => versions::bisect(&options),
+        Subcommands::Ci(options) => ci::ci(&options),
         Subcommands::Gpus(options) => gpus::gpus(&options),
         Subcommands::Calibrate(options) => options.run(),
         Subcommands::Report { results, out, readme } => {

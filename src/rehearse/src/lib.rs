@@ -20,7 +20,7 @@ pub use capture::process::{Exception, Frame, Process, Trace, is_library};
 pub use capture::session::{Capture, ScriptFailed};
 pub use explore::needs::RehearsalResult;
 pub use explore::template::FlagTemplate;
-pub use explore::{fit, preset, snapshot, versions, what_if};
+pub use explore::{ci, fit, preset, snapshot, versions, what_if};
 pub use run::executor::{Rehearsal, was_interrupted};
 pub use run::nvidia_smi::{NAME as NVIDIA_SMI, nvidia_smi};
 pub use show::{check, diff, files, schema};

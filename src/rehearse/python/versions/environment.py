@@ -1,6 +1,6 @@
 """Makes a virtual environment with given versions of packages, for rehearsals: without the libraries of CUDA.
 
-    environment.py FOLDER --uv PROGRAM [--beside] [--python VERSION] [--no-deps] [--with REQUIREMENT]... REQUIREMENT...
+    environment.py FOLDER --uv PROGRAM [--beside] [--python VERSION] [--no-deps] [--with REQUIREMENT]... [REQUIREMENT]...
 
 uv resolves the requirements together with all packages of the Python that runs this, once and before anything is installed; what is there stays in
 its version where it can. With --beside these packages are seen there, too, behind those that are installed: nothing is fetched but what differs. A
@@ -191,7 +191,7 @@ def make(options):
 def main():
     options = argparse.ArgumentParser()
     options.add_argument("folder")
-    options.add_argument("requirements", nargs="+")
+    options.add_argument("requirements", nargs="*")
     options.add_argument("--uv", required=True)
     options.add_argument("--beside", action="store_true")
     options.add_argument("--python")

@@ -1,5 +1,6 @@
 //! Rehearsals again and again: for the least memory that would do, for the largest batch, with techniques.
 
+pub mod ci;
 pub mod fit;
 pub mod needs;
 pub mod preset;

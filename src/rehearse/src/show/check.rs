@@ -45,7 +45,7 @@ impl FromStr for Tolerance {
 }
 
 impl Tolerance {
-    fn of(self, bytes: i64) -> i64 {
+    pub fn of(self, bytes: i64) -> i64 {
         match self {
             Tolerance::Bytes(bytes) => bytes,
             Tolerance::Percent(percent) => (bytes as f64 * percent / 100.0) as i64,

@@ -3,6 +3,7 @@
 mod badge;
 mod cards;
 pub mod check;
+pub mod ci;
 mod course;
 pub mod diff;
 pub mod files;

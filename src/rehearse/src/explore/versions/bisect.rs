@@ -186,6 +186,16 @@ impl Worktree {
         Ok(worktree)
     }
 
+    /// Where a clone and a commit parted: at the commit itself, if that is one of the clone's own.
+    pub fn parted(folder: &Path, commit: &str) -> Result<Worktree> {
+        Worktree::new(folder, git(folder, &["merge-base", "HEAD", commit])?.trim())
+    }
+
+    /// The clone's own folder.
+    pub fn top(&self) -> PathBuf {
+        self.clone.clone()
+    }
+
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("tree")
     }

@@ -200,7 +200,8 @@ impl Environments<'_> {
         let how = (&self.python, &self.with, self.has_no_dependencies);
         let key = format!("{names:?} {how:?} {} {packages} {made_by}", python.display());
         let hash = format!("{:x}", Sha256::digest(key));
-        let name = format!("{}-{}", names.join("-").replace(['[', ']', ','], "-").replace("==", "-"), &hash[..12]);
+        let called = if names.is_empty() { "requirements".to_string() } else { names.join("-") };
+        let name = format!("{}-{}", called.replace(['[', ']', ','], "-").replace("==", "-"), &hash[..12]);
         let (folder, whole) = (all.join(&name), all.join(&name).join("whole"));
         // Whoever waits finds what the other has made.
         let lock = File::create(all.join("lock")).map_err(|error| not_written(error, &all))?;
@@ -212,7 +213,7 @@ impl Environments<'_> {
             }
         }
         if !whole.exists() {
-            (self.progress)(&format!("installing {}", names.join(" ")));
+            (self.progress)(&format!("installing {}", [&names[..], &self.with[..]].concat().join(" ")));
             let mut command = Command::new(python);
             command.arg(maker).arg(&folder).arg("--beside").arg("--uv").arg(uv(python)?);
             command.args(self.python.iter().map(|version| format!("--python={version}")));
