@@ -1206,7 +1206,8 @@ for _ in range(3):
     optimizer.zero_grad()
 ",
     );
-    let (output, rows) = scene.run(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "checkpoint-every,offload-activations"], &[]);
+    let (output, rows) =
+        scene.run(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "checkpoint-every,offload-activations"], &[]);
     for name in ["checkpoint-every", "offload-activations"] {
         let row = row(&rows, &[name]);
         assert!(row["reason"].is_null() && row["saved"].as_i64() > Some(64 << 20), "{row} {}", said(&output));

@@ -28,7 +28,12 @@ Begin with your own command, as you type it:
   vramlab fit --batch '--batch-size {}' --gpu t4 -- python train.py
       The largest batch that fits.
   vramlab gpus
-      The cards, and what each is called.";
+      The cards, and what each is called.
+
+The lab measures techniques through libtorch and judges what guides say of them (in a clone of the project):
+  run-all, gpu-day    Every experiment; those that say most of a GPU
+  report, check       Pages from results; whether results are whole
+  contribute, doctor  A pull request of results; what this machine lacks";
 
 /// Predict and reduce the GPU memory of PyTorch training
 #[derive(Debug, Parser)]
@@ -78,6 +83,7 @@ enum Subcommands {
     },
 
     /// Check that a machine's results are whole and valid, as CONTRIBUTING.md requires
+    #[command(hide = true)]
     Check {
         /// Folder of one machine, results/MACHINE
         #[arg(value_name = "DIR")]
@@ -85,6 +91,7 @@ enum Subcommands {
     },
 
     /// Check results that somebody measured, put them beside the project's, and write the text of a pull request
+    #[command(hide = true)]
     Contribute {
         /// Folder of one machine or of several, or an archive, such as gpu-day.tar.xz
         #[arg(value_name = "DIR|ARCHIVE")]
@@ -95,6 +102,7 @@ enum Subcommands {
     },
 
     /// Write the report from the results of all machines
+    #[command(hide = true)]
     Report {
         /// Folder that holds MACHINE/EXPERIMENT/samples.csv and run.json; what came with the project is read from records/ beside it
         #[arg(long, value_name = "DIR", default_value = "results")]
@@ -132,12 +140,15 @@ enum Subcommands {
 #[derive(Debug, Subcommand)]
 enum Lab {
     /// Run every experiment and write the report into report/, or with --out DIR into DIR-report/; takes the flags of an experiment
+    #[command(hide = true)]
     RunAll(Rest),
 
     /// Say what this machine has, what is missing and how to fix it
+    #[command(hide = true)]
     Doctor(Rest),
 
     /// Run the most useful GPU experiments within a time budget and pack the results
+    #[command(hide = true)]
     GpuDay(Rest),
 }
 

@@ -24,48 +24,48 @@ use std::str::FromStr;
 pub struct RunFlags {
     /// The simulated GPU: a card as anybody writes it (rtx-4090, "NVIDIA A100-SXM4-80GB", g5.xlarge; vramlab gpus lists them) or a size, such
     /// as 24GiB; several, with commas, and `all` give a table
-    #[arg(long, value_name = "NAME|SIZE|all", default_value = "24GiB", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME|SIZE|all", default_value = "24GiB", value_delimiter = ',', help_heading = "Answer")]
     pub gpu: Vec<String>,
 
     /// Stop the script after this many optimizer steps, or run it to its end with `all`
-    #[arg(long, value_name = "N|all", default_value = "3")]
+    #[arg(long, value_name = "N|all", default_value = "3", help_heading = "Run")]
     pub steps: String,
 
     /// Let the script change files and upload; else what it writes is held back, and your files stay as they are
-    #[arg(long)]
+    #[arg(long, help_heading = "Run", hide_short_help = true)]
     pub writes: bool,
 
     /// Make rows in place of data sets that are not there: of the columns that a data set of the hub describes, or of these, such as
     /// text:string,label:class10,image:image224x224
-    #[arg(long, value_name = "COLUMNS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    #[arg(long, value_name = "COLUMNS", num_args = 0..=1, require_equals = true, default_missing_value = "", help_heading = "Run")]
     pub fake_data: Option<String>,
 
     /// Leave new parameters uninitialised, so that large models need little host memory
-    #[arg(long)]
+    #[arg(long, help_heading = "Run")]
     pub no_init: bool,
 
     /// Turn torch.compile off
-    #[arg(long)]
+    #[arg(long, help_heading = "Run", hide_short_help = true)]
     pub eager: bool,
 
     /// Stop the command after this many seconds, and report what was seen
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", help_heading = "Run")]
     pub timeout: Option<f64>,
 
     /// GPUs of the simulated machine; one where it is not given, or as many as a launcher starts ranks
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=16))]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=16), help_heading = "Several processes")]
     pub gpus: Option<u32>,
 
     /// Let other streams' work end N kernels later, as behind a host that runs ahead of its GPU; 0 is never behind
-    #[arg(long, value_name = "N", default_value = "0")]
+    #[arg(long, value_name = "N", default_value = "0", help_heading = "Several processes", hide_short_help = true)]
     pub lag: u32,
 
     /// Run as one rank of a job with this many processes
-    #[arg(long, value_name = "N", requires = "rank")]
+    #[arg(long, value_name = "N", requires = "rank", help_heading = "Several processes")]
     pub world_size: Option<u32>,
 
     /// Which rank; `all` rehearses the first two, the middle and the last, which may differ, and says which needs most
-    #[arg(long, value_name = "R|all", requires = "world_size")]
+    #[arg(long, value_name = "R|all", requires = "world_size", help_heading = "Several processes")]
     pub rank: Option<Rank>,
 }
 
@@ -73,15 +73,15 @@ pub struct RunFlags {
 #[derive(Debug, Clone, Args)]
 pub struct SaidFlags {
     /// Write the answer as JSON to a file, or with - to the standard output
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Answer")]
     pub json: Option<PathBuf>,
 
     /// Print nothing but errors; the exit status is the answer
-    #[arg(long)]
+    #[arg(long, help_heading = "Answer")]
     pub quiet: bool,
 
     /// Print all of the answer: phases, modules, lines, kernels, host memory
-    #[arg(short, long)]
+    #[arg(short, long, help_heading = "Answer")]
     pub verbose: bool,
 }
 
@@ -117,19 +117,19 @@ pub struct Outputs {
     pub said: SaidFlags,
 
     /// Folder for the answer's files
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Answer")]
     pub out: Option<PathBuf>,
 
     /// Write a badge for a README, such as 'fits 12 GB', as SVG
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "CI", hide_short_help = true)]
     pub badge: Option<PathBuf>,
 
     /// Compare with an earlier answer of --json, or what --keep kept; exit status 4 where the peak grew
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "CI")]
     pub check: Option<PathBuf>,
 
     /// With --check: how much the peak may grow, such as 64MiB or 2%
-    #[arg(long, value_name = "SIZE|%", default_value = "0%", requires = "check")]
+    #[arg(long, value_name = "SIZE|%", default_value = "0%", requires = "check", help_heading = "CI")]
     pub tolerance: Tolerance,
 }
 
@@ -147,67 +147,82 @@ pub struct RehearseOptions {
     outputs: Outputs,
 
     /// For the predicted time: the target host's time between launches, relative to this host's
-    #[arg(long, value_name = "X", default_value = "1")]
+    #[arg(long, value_name = "X", default_value = "1", help_heading = "Time", hide_short_help = true)]
     host_factor: f64,
 
     /// For the predicted time: what the target host takes for each launch, in microseconds, instead of what it takes here
-    #[arg(long, value_name = "X", conflicts_with = "host_factor")]
+    #[arg(long, value_name = "X", conflicts_with = "host_factor", help_heading = "Time", hide_short_help = true)]
     launch_us: Option<f64>,
 
     /// For the predicted time: a card's constants, as `vramlab calibrate` writes them
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Time", hide_short_help = true)]
     constants: Option<PathBuf>,
 
     /// Beside the predicted time, what it costs: rows of `card,per_hour,currency,date,source`
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Time")]
     prices: Option<PathBuf>,
 
     /// Folder for the files that the script wrote, which are held back
-    #[arg(long, value_name = "DIR", conflicts_with = "writes")]
+    #[arg(long, value_name = "DIR", conflicts_with = "writes", help_heading = "Run", hide_short_help = true)]
     keep_writes: Option<PathBuf>,
 
     /// Rehearse the largest batch of the training's DataLoader, too: it is given as the second
-    #[arg(long)]
+    #[arg(long, help_heading = "Run")]
     longest: bool,
 
     /// Memory of the target's host, for the warning where a job takes most of it; without it, this machine's
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", help_heading = "Run", hide_short_help = true)]
     host_memory: Option<Bytes>,
 
     /// Have the script's own clocks (time.time, time.perf_counter) advance by predicted time, so that its log shows predicted rates
-    #[arg(long, conflicts_with = "device")]
+    #[arg(long, conflicts_with = "device", help_heading = "Time", hide_short_help = true)]
     clock: bool,
 
     /// Try memory techniques on the script, one by one and together: what each saves and costs, and the lines to write
-    #[arg(long, conflicts_with_all = ["keep", "badge", "check"])]
+    #[arg(long, conflicts_with_all = ["keep", "badge", "check"], help_heading = "Answer")]
     what_if: bool,
 
     /// Rehearse a built-in model instead of a command; flags after -- are those of its training, `-- --help` lists them
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(preset::models()))]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(preset::models()), help_heading = "Run")]
     model: Option<String>,
 
     /// With --model: samples of a micro-batch. With --what-if: the command's flag for its batch size, as in '--batch-size {}'
-    #[arg(long, value_name = "N|FLAG {}", allow_hyphen_values = true)]
+    #[arg(long, value_name = "N|FLAG {}", allow_hyphen_values = true, help_heading = "Answer")]
     batch: Option<BatchFlag>,
 
     /// With --what-if: the command's flag for its gradient accumulation steps, as in '--grad-accum {}'
-    #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, requires = "batch")]
+    #[arg(
+        long,
+        value_name = "FLAG {}",
+        allow_hyphen_values = true,
+        requires = "batch",
+        help_heading = "Answer",
+        hide_short_help = true
+    )]
     accumulation: Option<FlagTemplate>,
 
     /// With --what-if: number of GPUs for zero1, zero2 and fsdp2
-    #[arg(long, value_name = "N", default_value = "2", requires = "what_if", value_parser = value_parser!(u32).range(2..))]
+    #[arg(long, value_name = "N", default_value = "2", requires = "what_if", value_parser = value_parser!(u32).range(2..), help_heading = "Answer", hide_short_help = true)]
     cards: u32,
 
-    #[arg(long, help = what_if::only_help(), value_name = "NAMES", value_delimiter = ',', requires = "what_if")]
+    #[arg(long, help = what_if::only_help(), value_name = "NAMES", value_delimiter = ',', requires = "what_if", help_heading = "Answer")]
     only: Vec<String>,
 
     /// With --what-if: `cuda` measures bytes and times on a real GPU; `dry` is the simulated one
-    #[arg(long, value_name = "dry|cuda", default_value = "dry", requires = "what_if", conflicts_with = "gpu")]
+    #[arg(
+        long,
+        value_name = "dry|cuda",
+        default_value = "dry",
+        requires = "what_if",
+        conflicts_with = "gpu",
+        help_heading = "Answer",
+        hide_short_help = true
+    )]
     #[arg(value_parser = ["dry", "cuda"])]
     device: String,
 
     /// Keep the whole rehearsal in one file, for `vramlab show FILE`
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Answer")]
     keep: Option<PathBuf>,
 
     /// The command, after --, as in: vramlab rehearse --gpu rtx-4090 -- python train.py --batch-size 32

@@ -7,7 +7,8 @@ use std::path::Path;
 
 /// What README shows of an answer of `--what-if`: its table, as the program prints it.
 pub fn table(text: &str) -> Option<String> {
-    let rows: Vec<&str> = text.lines().skip_while(|line| !line.trim_end().ends_with(" fits")).take_while(|line| !line.is_empty()).collect();
+    let rows: Vec<&str> =
+        text.lines().skip_while(|line| !line.trim_end().ends_with(" fits")).take_while(|line| !line.is_empty()).collect();
     (rows.len() > 2).then(|| format!("```\n{}\n```", rows.join("\n")))
 }
 
@@ -20,11 +21,18 @@ pub fn terminal(text: &str) -> String {
     let colour = |(at, line): (usize, &str)| match line {
         _ if at == 0 && line.starts_with("FITS") => "#3fb950\" font-weight=\"bold",
         _ if at == 0 => "#ff7b72\" font-weight=\"bold",
-        _ if ["What fills", "Try first", "Makes it fit", "Speed"].iter().any(|head| line.starts_with(head)) => "#ffffff\" font-weight=\"bold",
+        _ if ["What fills", "Try first", "Makes it fit", "Speed"].iter().any(|head| line.starts_with(head)) => {
+            "#ffffff\" font-weight=\"bold"
+        }
         _ => "#c9d1d9",
     };
     let lines = text.lines().enumerate().map(|(at, line)| {
-        format!("<text x=\"16\" y=\"{}\" fill=\"{}\" xml:space=\"preserve\">{}</text>\n", TOP + at * LINE, colour((at, line)), escaped(line))
+        format!(
+            "<text x=\"16\" y=\"{}\" fill=\"{}\" xml:space=\"preserve\">{}</text>\n",
+            TOP + at * LINE,
+            colour((at, line)),
+            escaped(line)
+        )
     });
     let (lines, count): (String, usize) = (lines.collect(), text.lines().count());
     let (width, height) = ((80.0 * WIDTH) as usize + 32, TOP + count * LINE);
@@ -155,8 +163,9 @@ fn trusted(
         real.is_some_and(|real| number(row, "change_low") <= Some(real) && Some(real) <= number(row, "change_high"))
     };
     // What was predicted to be faster and was slower.
-    let wrong = tried.iter().filter_map(|row| Some((row, change(row)?))).filter(|(_, (said, real))| *said < 0.0 && *real > 0.0);
-    let wrong = wrong.map(|(row, (said, real))| format!("{} {:+.0} % and was {:+.0} %", row["techniques"], 100.0 * said, 100.0 * real));
+    let wrong = tried.iter().filter_map(|row| Some((row, change(row)?))).filter(|(_, (said, real))| *said < 0.0 && *real > 0.01);
+    let wrong =
+        wrong.map(|(row, (said, real))| format!("{} {:+.0} % and was {:+.0} %", row["techniques"], 100.0 * said, 100.0 * real));
     let wrong: Vec<String> = wrong.collect();
     let wrong = if wrong.is_empty() { String::new() } else { format!("; **wrong sign**: we said {}", wrong.join(", ")) };
 
@@ -213,7 +222,8 @@ mod tests {
     #[test]
     fn a_picture_of_a_terminal_has_its_text_and_a_table_is_cut_out_of_its_answer() {
         let text = "DOES NOT FIT x: needs 2 & has <1>\n\n  weights  1.00 GiB  ###\n";
-        let lines: Vec<String> = terminal(text).lines().filter_map(|line| Some(line.split_once("preserve\">")?.1.replace("</text>", ""))).collect();
+        let lines: Vec<String> =
+            terminal(text).lines().filter_map(|line| Some(line.split_once("preserve\">")?.1.replace("</text>", ""))).collect();
         let unescaped = |line: &String| line.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
         assert_eq!(lines.iter().map(unescaped).collect::<Vec<_>>(), text.lines().collect::<Vec<_>>());
         assert_eq!(table("x\n\n   needs  fits\n  a  1 yes\n  b  2 no\n\nmore").unwrap().lines().count(), 5);

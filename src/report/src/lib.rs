@@ -100,7 +100,8 @@ pub fn show_summary(results: &Path, readme: &Path) -> Result<()> {
         let of_real = of_real.map_or(Ok(""), |(_, csv)| std::str::from_utf8(csv))?;
         show(readme, "trust", &examples::trust(project, of_real)?)?;
         let what_if = std::fs::read_to_string(example.with_file_name("nanogpt-what-if.txt")).unwrap_or_default();
-        let table = examples::table(&what_if).with_context(|| format!("{} has no table of --what-if beside it", example.display()))?;
+        let table =
+            examples::table(&what_if).with_context(|| format!("{} has no table of --what-if beside it", example.display()))?;
         show(readme, "example", &table)?;
         replace_file(&project.join("docs/answer.svg"), examples::terminal(&text).as_bytes())?;
     }

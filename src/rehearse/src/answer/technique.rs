@@ -202,7 +202,8 @@ pub fn remedies() -> Vec<(&'static str, Vec<(String, bool)>)> {
     let of = |what: &'static str| {
         let all = techniques().iter().filter(move |of| of.scripts != Scripts::Inference && fills(of) == Some(what));
         let names = all.flat_map(|of| {
-            let names = if of.wants(Need::Flags) { [2, 4].map(|n| format!("{}-{n}x", of.name)).into() } else { vec![of.name.clone()] };
+            let names =
+                if of.wants(Need::Flags) { [2, 4].map(|n| format!("{}-{n}x", of.name)).into() } else { vec![of.name.clone()] };
             names.into_iter().map(|name| (name, of.changes >= Changes::Numbers))
         });
         (what, names.collect())

@@ -16,9 +16,9 @@ mod snapshot;
 mod text;
 mod time;
 
+pub use crate::words::wrapped;
 pub use badge::badge;
 pub use schema::schema;
-pub use crate::words::wrapped;
 pub use short::short;
 pub use text::{answer, of_snapshot};
 pub use time::side_by_side;

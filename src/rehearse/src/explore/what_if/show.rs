@@ -13,7 +13,9 @@ const COLUMNS: usize = 80;
 /// What a row does to the time, or to the operations where there is none: `+13 %`, from three times on `4.7x`; where the band holds both, the band.
 fn cost(row: &VariantRow, base: &MeasuredStep) -> String {
     match (row.predicted_change, row.seconds, base.seconds, row.extra_flops) {
-        _ if row.techniques.is_empty() => row.seconds.or(row.predicted_seconds).map_or("-".to_string(), |own| Seconds(own).to_string()),
+        _ if row.techniques.is_empty() => {
+            row.seconds.or(row.predicted_seconds).map_or("-".to_string(), |own| Seconds(own).to_string())
+        }
         (Some(change), ..) => longer_between(change),
         (None, Some(own), Some(before), _) => longer(own / before - 1.0),
         (None, Some(own), ..) => Seconds(own).to_string(),
@@ -56,7 +58,11 @@ pub fn recommendation(base: &MeasuredStep, rows: &[VariantRow]) -> String {
     };
     let as_it_is = rows.iter().find(|row| row.techniques.is_empty());
     if as_it_is.is_some_and(|row| row.fits) {
-        let saves = |row: &&VariantRow| row.saved.zip(row.bytes()).is_some_and(|(saved, left)| saved * LEAST_PART >= saved + left) && row.is_free() && row.change.is_empty();
+        let saves = |row: &&VariantRow| {
+            row.saved.zip(row.bytes()).is_some_and(|(saved, left)| saved * LEAST_PART >= saved + left)
+                && row.is_free()
+                && row.change.is_empty()
+        };
         let free = match tried().filter(saves).max_by_key(|row| (row.saved, Reverse(row.techniques.len()))) {
             Some(row) => {
                 let cost = match (row.predicted_change, row.extra_flops) {
@@ -146,7 +152,11 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
         Err(why) if why.is_empty() => "In the order to try them.".to_string(),
         Err(why) => format!("In the order to try them; there is no time to sort by, because {why}."),
     };
-    let uncounted = if base.flops.is_none() && base.time.is_err() { format!(" How much {unit} computes could not be counted.") } else { String::new() };
+    let uncounted = if base.flops.is_none() && base.time.is_err() {
+        format!(" How much {unit} computes could not be counted.")
+    } else {
+        String::new()
+    };
     paragraph(text, &format!("On {} ({}). {memory} {order}{uncounted}", gpu.name, bytes(gpu.memory)))?;
     let heads = [if is_measured { "reserved" } else { "needs" }, "saves", "", unit.trim_start_matches("a ")];
     writeln!(text, "\n  {:<24}  {:>9} {:>9} {:>5}  {:<16} fits", "", heads[0], heads[1], heads[2], heads[3])?;
@@ -160,7 +170,8 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
         let Some(peak) = row.bytes() else { continue };
         // Rounded first, and without the sign of a zero.
         let share = |saved: i64| (saved as f64 / before.max(1) as f64 * 100.0).round() + 0.0;
-        let share = row.saved.filter(|_| !row.techniques.is_empty()).map_or(String::new(), |saved| format!("{:.0} %", share(saved)));
+        let share =
+            row.saved.filter(|_| !row.techniques.is_empty()).map_or(String::new(), |saved| format!("{:.0} %", share(saved)));
         let saved = if row.techniques.is_empty() { String::new() } else { signed_or_dash(row.saved) };
         let (mark, name) = (if row.pareto { "*" } else { " " }, row.name());
         let is_long = name.chars().count() > 24;
@@ -169,8 +180,12 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
         }
         let (mark, name) = if is_long { (" ", "") } else { (mark, name.as_str()) };
         let fits = if row.fits { "yes" } else { "no" };
-        let line =
-            format!("{mark} {name:<24}  {:>9} {saved:>9} {share:>5}  {:<16} {fits:<3} {}", bytes(peak), cost(row, base), letters(row, &changes));
+        let line = format!(
+            "{mark} {name:<24}  {:>9} {saved:>9} {share:>5}  {:<16} {fits:<3} {}",
+            bytes(peak),
+            cost(row, base),
+            letters(row, &changes)
+        );
         writeln!(text, "{}", line.trim_end())?;
     }
     let small: Vec<String> = rows.iter().filter(|row| is_small(row)).map(VariantRow::name).collect();
@@ -181,9 +196,12 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
     if let [first, others @ ..] = &pins_too_much[..] {
         let more = if others.is_empty() { String::new() } else { format!(" and {} of the other rows", others.len()) };
         let host = bytes(base.host.host.cast_signed());
-        paragraph(text, &format!(
-            "More than half of the host's RAM ({host}; --host-memory says what the target has) is pinned by {first}{more}."
-        ))?;
+        paragraph(
+            text,
+            &format!(
+                "More than half of the host's RAM ({host}; --host-memory says what the target has) is pinned by {first}{more}."
+            ),
+        )?;
     }
     let said = ('a'..='z').zip(&changes).map(|(letter, change)| format!("  {letter} {change}\n"));
     let star = "  * nothing else is both smaller and faster, of what leaves the training as it is\n".to_string();

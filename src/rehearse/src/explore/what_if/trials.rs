@@ -4,8 +4,8 @@
 use super::row::{Burdens, Combination, MeasuredStep, VariantRow};
 use super::show;
 use crate::answer::FindingKind;
-use crate::answer::reply::short_failure;
 use crate::answer::advice::Merit;
+use crate::answer::reply::short_failure;
 use crate::answer::technique::{Need, Technique, techniques};
 use crate::answer::time::Prediction;
 use crate::answer::{Answer, HostMemory, RehearsalVerdict, SimulatedGpu, answer, makes_steps, trains};
