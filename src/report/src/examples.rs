@@ -37,7 +37,7 @@ pub fn terminal(text: &str) -> String {
     let (lines, count): (String, usize) = (lines.collect(), text.lines().count());
     let (width, height) = ((80.0 * WIDTH) as usize + 32, TOP + count * LINE);
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" font-family=\"ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" font-family=\"'DejaVu Sans Mono', Menlo, Consolas, monospace\" \
          font-size=\"14\">\n<rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#0d1117\"/>\n{lines}</svg>\n"
     )
 }

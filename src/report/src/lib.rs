@@ -228,8 +228,13 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
         context! { title, lead, pages, verdict_rows => Serde(rows), published => published.to_vec() }
     };
     let checks: Vec<VerdictRow> = self_checks(findings);
-    let published: Vec<Value> =
+    let mut published: Vec<Value> =
         findings.experiments.iter().flat_map(|experiment| claims::published_sections(experiment.runs)).collect();
+    // What was not reproduced comes first.
+    published.sort_by_key(|of| {
+        let ours = of.get_attr("ours").map_or_else(|_| String::new(), |ours| ours.to_string());
+        ["✘", "◐", "✔", "?"].iter().position(|mark| ours.starts_with(mark)).unwrap_or(usize::MAX)
+    });
     let lead = "What the lab says of itself: that it computes what PyTorch computes, takes as many bytes, and does not see differences where \
                 there are none. None of this is advice.";
     write("self-checks.md", "several", several("Self-checks", lead, SubjectKind::SelfCheck, &checks, &[]))?;

@@ -252,7 +252,7 @@ fn named(text: &str) -> Result<Card, String> {
     like.truncate(3);
     let meant = if like.is_empty() { String::new() } else { format!(", but is it {}?", names(like)) };
     Err(format!(
-        "'{text}' is no card and no size that is known here{meant}; `vramlab gpus` lists the {} cards; any other has a size, written like 24GiB",
+        "unknown GPU '{text}'{meant}; `vramlab gpus` lists the {} cards; any other has a size, written like 24GiB",
         all().len()
     ))
 }
@@ -363,7 +363,7 @@ mod tests {
         assert!(refused("NVIDIA GeForce RTX 4060 Ti").contains("of which rtx-4060-ti-16g is known here"), "{}", refused("4060ti"));
         assert!(refused("rtx 3090 ti").contains("is it rtx-3090"), "{}", refused("rtx 3090 ti"));
         assert!(refused("h100-40g").contains("`vramlab gpus`"), "{}", refused("h100-40g"));
-        assert!(refused("g5.xlage").contains("is no card"), "{}", refused("g5.xlage"));
+        assert!(refused("g5.xlage").contains("unknown GPU"), "{}", refused("g5.xlage"));
     }
 
     #[test]
