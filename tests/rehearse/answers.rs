@@ -1,47 +1,11 @@
 //! Rehearsals in which something goes wrong around the script: full disks, odd names, closed outputs, time-outs, memory that ran out and was
 //! caught. An answer is right, or it says that it is none.
 
+use crate::scene::{Scene, VRAMLAB, error};
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-
-const VRAMLAB: &str = env!("CARGO_BIN_EXE_vramlab");
-
-/// A folder with a script and its answer.
-pub struct Scene(tempfile::TempDir);
-
-impl Scene {
-    pub fn new(script: &str) -> Scene {
-        let scene = Scene(tempfile::tempdir().unwrap());
-        std::fs::write(scene.path("train.py"), script).unwrap();
-        scene
-    }
-
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    pub fn command(&self, flags: &[&str]) -> Command {
-        let mut command = Command::new(VRAMLAB);
-        command.arg("rehearse").args(flags).arg("--json").arg(self.path("answer.json"));
-        command.arg("--").arg(common::python()).arg(self.path("train.py"));
-        command
-    }
-
-    pub fn run(&self, flags: &[&str]) -> (Output, Value) {
-        let output = self.command(flags).output().unwrap();
-        (output, self.answer())
-    }
-
-    pub fn answer(&self) -> Value {
-        std::fs::read_to_string(self.path("answer.json")).map_or(Value::Null, |text| serde_json::from_str(&text).unwrap())
-    }
-}
-
-pub fn error(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
 
 /// So many allocations that their record does not fit, and the peak after them.
 const MANY: &str = "
@@ -115,7 +79,7 @@ fn odd_names_lose_nothing_and_reach_no_terminal() {
     let name = std::ffi::OsStr::new("tr\u{e4}in.py").to_os_string();
     let latin = [&b"tr\xe4in.py"[..]].concat();
     let latin = PathBuf::from(<std::ffi::OsString as std::os::unix::ffi::OsStringExt>::from_vec(latin));
-    let file = self::Path::join(scene.0.path(), if cfg!(target_os = "linux") { latin } else { name.into() });
+    let file = self::Path::join(scene.folder.path(), if cfg!(target_os = "linux") { latin } else { name.into() });
     std::fs::rename(scene.path("train.py"), &file).unwrap();
     let out = scene.path("out");
     let output = Command::new(VRAMLAB)

@@ -1,7 +1,7 @@
 //! How each process of a job ends, and what a script sees of us: forked processes have traces of their own, out of memory and failures that
 //! somebody swallowed decide the answer, and nothing of ours raises into a script.
 
-use crate::answers::{Scene, error};
+use crate::scene::{Scene, error};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -72,7 +72,7 @@ start('in the end', in_the_end).join()
 start('halved', halving).join()
 print('parent is', os.getpid(), flush=True)
 ";
-    let scene = Scene::new(&format!("{FORKED}{work}"));
+    let scene = Scene::anew(&format!("{FORKED}{work}"));
     let (output, answer) = scene.run(&["--gpu", "rtx-4090"]);
     let said = error(&output);
     assert_eq!((output.status.code(), &answer["verdict"]), (Some(3), &"does_not_fit".into()), "{said}");
@@ -112,7 +112,7 @@ print('parent is', os.getpid(), flush=True)
 #[test]
 fn a_process_that_fails_is_a_failure_whoever_made_its_steps() {
     let run = |work: &str| {
-        let scene = Scene::new(&format!("{FORKED}{work}"));
+        let scene = Scene::anew(&format!("{FORKED}{work}"));
         // As `pip install --target` leaves a package.
         let libraries = scene.path("libraries");
         std::fs::create_dir_all(libraries.join("checks-1.0.dist-info")).unwrap();
@@ -153,7 +153,7 @@ here.recv()
 
 #[test]
 fn what_is_refused_and_swallowed_is_in_the_headline_and_an_operators_own_retries_are_nobodys_catch() {
-    let scene = Scene::new(
+    let scene = Scene::anew(
         "
 import torch
 w = torch.nn.Linear(64, 64).cuda(); o = torch.optim.SGD(w.parameters(), 0.1)
@@ -181,7 +181,7 @@ fn left_out(answer: &Value) -> BTreeSet<String> {
 fn whatever_fails_of_ours_the_script_sees_nothing_of_it() {
     let script = include_str!("guarded.py");
     let run = |fails: Option<&str>, flags: &[&str]| {
-        let scene = Scene::new(script);
+        let scene = Scene::anew(script);
         std::fs::write(scene.path("resource.py"), "MINE = 'its own'\n").unwrap();
         let mut command = scene.command(&[&["--gpu", "rtx-4090"][..], flags].concat());
         command.current_dir(scene.path(".")).envs(fails.map(|fails| ("VRAMLAB_REHEARSAL_FAILS", fails)));

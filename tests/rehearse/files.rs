@@ -24,7 +24,7 @@ fn rehearse(folder: &Path, fail: bool) -> (Output, PathBuf) {
     let script = folder.join("<script>alert(1)<!--.py");
     std::fs::write(&script, SCRIPT.replace("FAIL", if fail { "True" } else { "False" })).unwrap();
     let out = folder.join("out");
-    let output = Command::new(env!("CARGO_BIN_EXE_vramlab"))
+    let output = super::scene::vramlab()
         .args(["rehearse", "--gpu", "rtx-4090", "--steps", "all", "--out", out.to_str().unwrap(), "--"])
         .args([common::python(), script])
         .output()

@@ -1,7 +1,7 @@
 //! What a rehearsal does not know is in its headline: values that nobody computed and decide, phases that its steps did not reach, and what the
 //! host gives.
 
-use super::answers::{Scene, error};
+use super::scene::{Scene, error};
 use serde_json::Value;
 
 /// A loss that decides, sizes from values in several ways, and reads that decide nothing: each case is one of these in place of READS.

@@ -13,6 +13,7 @@ mod kinds;
 mod known;
 mod library;
 mod passes;
+mod scene;
 mod scripts;
 mod sharing;
 mod strangers;

@@ -1,14 +1,13 @@
 //! Scripts that do not train: inference, generation, and what their forward passes leave behind; and which lines made a peak grow.
 
+use super::scene::{Scene, vramlab};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
-const VRAMLAB: &str = env!("CARGO_BIN_EXE_vramlab");
-
 fn rehearsed(folder: &Path, script: &Path, words: &[&str]) -> (String, Value) {
     let answer = folder.join(format!("{}.json", words.join("-")));
-    let output = Command::new(VRAMLAB)
+    let output = vramlab()
         .args(["rehearse", "--gpu", "rtx-4090", "--json"])
         .arg(&answer)
         .arg("--")
@@ -29,7 +28,7 @@ fn text_of(output: &Output) -> String {
 /// What is said of techniques, and their rows.
 fn techniques_of(script: &Path, only: &str) -> (String, Value) {
     let rows = script.with_extension("rows.json");
-    let output = Command::new(VRAMLAB)
+    let output = vramlab()
         .args(["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", only, "--json"])
         .args([&rows, Path::new("--"), &common::python(), script])
         .output()
@@ -116,7 +115,7 @@ fn inference_is_called_so_with_what_fills_it_and_what_it_leaves_behind() {
     // What the difference is made of, to the byte, from the two answers.
     let file = |name: &str| folder.path().join(name);
     let rows = file("rows.json");
-    let diff = |flags: &[&Path]| Command::new(VRAMLAB).arg("diff").args(flags).output().unwrap();
+    let diff = |flags: &[&Path]| vramlab().arg("diff").args(flags).output().unwrap();
     let output = diff(&[&file("kept.json"), &file("kept-gradients.json")]);
     let text = text_of(&output);
     assert!(output.status.success() && text.contains("inference.py:") && text.contains("sum"), "{text}");
@@ -134,7 +133,7 @@ fn what_if_of_inference_tries_what_helps_there() {
     let script = common::root().join("tests/rehearse/inference.py");
     let folder = tempfile::tempdir().unwrap();
     let answer = folder.path().join("rows.json");
-    let output = Command::new(VRAMLAB)
+    let output = vramlab()
         .args(["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "inference-mode,half-precision", "--json"])
         .arg(&answer)
         .arg("--")
@@ -276,7 +275,7 @@ for _ in range(4): test(torch.randn(1, 512, device='cuda'), torch.tensor([3], de
     let (said, answer) = rehearsed(folder.path(), &script, &[]);
     assert!(said.contains("Not reached: backward pass (") && said.contains("fgsm.py:8)"), "{said}");
     assert_eq!(answer["processes"][0]["needless_graphs"], Value::Null, "{said}");
-    let mut program = Command::new(VRAMLAB);
+    let mut program = vramlab();
     program
         .args(["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "inference-mode", "--"])
         .arg(common::python())
@@ -354,7 +353,7 @@ fn what_if_of_inference_chooses_a_librarys_own_ways_and_smaller_batches() {
     }
     come_first(folder.path(), ["transformers", "diffusers"]);
     std::fs::write(folder.path().join("generate.py"), GENERATES).unwrap();
-    let output = Command::new(VRAMLAB)
+    let output = vramlab()
         .current_dir(folder.path())
         .args([
             "rehearse",
@@ -456,7 +455,7 @@ fn cells_have_their_numbers_and_beams_go_on_to_the_longest_text() {
         std::fs::write(file, text).unwrap();
     }
     come_first(folder.path(), ["IPython", "transformers"]);
-    let mut command = Command::new(VRAMLAB);
+    let mut command = vramlab();
     command.args(["rehearse", "--"]).arg(common::python()).arg("book.py").current_dir(folder.path());
     let said = text_of(&command.output().unwrap());
     assert!(said.contains("cell 2:2\n") && said.contains("(20, 16)\n"), "{said}");
@@ -465,7 +464,7 @@ fn cells_have_their_numbers_and_beams_go_on_to_the_longest_text() {
 /// Two passes one after the other, both of which a backward pass goes through.
 #[test]
 fn what_a_perceptual_loss_keeps_is_needed() {
-    let scene = super::answers::Scene::new(
+    let scene = Scene::new(
         "
 import torch
 from torch import nn
@@ -487,7 +486,7 @@ for _ in range(3):
 /// A teacher's, of which nothing is kept: no checkpoint makes it smaller.
 #[test]
 fn what_no_graph_keeps_of_a_forward_pass_has_remedies_of_its_own() {
-    let scene = super::answers::Scene::new(
+    let scene = Scene::new(
         "
 import torch
 from torch import nn

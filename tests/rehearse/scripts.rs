@@ -1,12 +1,11 @@
 //! `vramlab rehearse` as its users run it: on Python scripts, with the PyTorch that the lab itself was built with.
 
+use super::scene::{VRAMLAB, vramlab};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-
-const VRAMLAB: &str = env!("CARGO_BIN_EXE_vramlab");
 
 struct Rehearsed {
     output: Output,
@@ -43,13 +42,7 @@ fn rehearse(flags: &[&str], script: &str) -> Rehearsed {
 fn command(flags: &[&str], words: &[&str]) -> Rehearsed {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("answer.json");
-    let output = Command::new(VRAMLAB)
-        .args(["rehearse", "--json", json.to_str().unwrap()])
-        .args(flags)
-        .arg("--")
-        .args(words)
-        .output()
-        .unwrap();
+    let output = vramlab().args(["rehearse", "--json", json.to_str().unwrap()]).args(flags).arg("--").args(words).output().unwrap();
     let json = std::fs::read_to_string(&json).map_or(Value::Null, |text| serde_json::from_str(&text).unwrap());
     Rehearsed { output, json }
 }

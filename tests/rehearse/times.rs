@@ -1,14 +1,13 @@
 //! What predicted times are made of: classes of operators, a card's own constants, prices.
 
+use super::scene::{VRAMLAB, vramlab};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
-const VRAMLAB: &str = env!("CARGO_BIN_EXE_vramlab");
-
-fn vramlab(folder: &Path, words: &[&str]) -> (Output, String) {
-    let output = Command::new(VRAMLAB).args(words).current_dir(folder).output().unwrap();
+fn run(folder: &Path, words: &[&str]) -> (Output, String) {
+    let output = vramlab().args(words).current_dir(folder).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     (output, error)
 }
@@ -19,7 +18,7 @@ fn each_operator_counts_as_what_it_is() {
     let script = format!("{}/../../tests/rehearse/classes.py", env!("CARGO_MANIFEST_DIR"));
     let python = common::python();
     let words = ["rehearse", "--gpu", "h100", "--quiet", "--steps", "all", "--", python.to_str().unwrap(), &script];
-    let (output, error) = vramlab(folder.path(), &words);
+    let (output, error) = run(folder.path(), &words);
     assert!(output.status.success(), "{error}");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let found: Vec<&str> = said.lines().filter(|line| line.starts_with("class ")).collect();
@@ -45,7 +44,7 @@ fn a_card_is_calibrated_and_its_constants_and_prices_are_used() {
     let folder = tempfile::tempdir().unwrap();
     let (at, python) = (|name: &str| folder.path().join(name), common::python());
     let python = python.to_str().unwrap();
-    let run = |words: &[&str]| vramlab(folder.path(), words);
+    let run = |words: &[&str]| run(folder.path(), words);
 
     // On the simulated GPU, where times mean nothing.
     let begin = ["rehearse", "--gpu", "rtx-4090", "--writes", "--steps", "all", "--quiet", "--"];
@@ -172,7 +171,7 @@ fn a_scripts_clocks_advance_by_predicted_time() {
     let python = common::python();
     let run = |flags: &[&str]| {
         let words = ["--steps", "all", "--json", "answer.json", "--", python.to_str().unwrap(), "timed.py"];
-        let (output, error) = vramlab(folder.path(), &[&["rehearse"], flags, &words].concat());
+        let (output, error) = run(folder.path(), &[&["rehearse"], flags, &words].concat());
         assert!(output.status.success(), "{error}");
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let of = |name: &str| -> f64 {
@@ -228,7 +227,7 @@ for step, (x,) in enumerate(ahead(torch.utils.data.DataLoader(torch.utils.data.T
     // Of sixteen batches two make a step; memory runs out in the second micro-batch of the second step, in its first one, or never.
     for fails in ["3", "2", "99"] {
         let words = ["rehearse", "--gpu", "rtx-4090", "--json", "answer.json", "--", python.to_str().unwrap(), "train.py", fails];
-        let (_, error) = vramlab(folder.path(), &words);
+        let (_, error) = run(folder.path(), &words);
         let answer: Value = serde_json::from_str(&fs::read_to_string(folder.path().join("answer.json")).unwrap()).unwrap();
         assert_eq!(answer["time"]["loading"]["steps_per_epoch"], 8, "{fails}: {error}");
     }
@@ -247,7 +246,7 @@ for step, (x,) in enumerate(ahead(torch.utils.data.DataLoader(torch.utils.data.T
             python.to_str().unwrap(),
             "attack.py",
         ];
-        let (_, error) = vramlab(folder.path(), &words);
+        let (_, error) = run(folder.path(), &words);
         let answer: Value = serde_json::from_str(&fs::read_to_string(folder.path().join("answer.json")).unwrap()).unwrap();
         (error, answer["time"]["epoch"]["steps"].clone())
     };

@@ -1,60 +1,12 @@
 //! `vramlab rehearse --what-if` and `--check`, and `vramlab fit`, as their users run them.
 
+use crate::scene::{Scene, VRAMLAB, said};
 use serde_json::Value;
 use std::path::PathBuf;
-use std::process::{Command, Output};
-
-const VRAMLAB: &str = env!("CARGO_BIN_EXE_vramlab");
+use std::process::Command;
 
 fn source() -> String {
     std::fs::read_to_string(common::root().join("tests/rehearse/convnet.py")).unwrap()
-}
-
-/// A folder with a script.
-struct Scene(tempfile::TempDir);
-
-impl Scene {
-    fn new(script: &str) -> Scene {
-        let scene = Scene(tempfile::tempdir().unwrap());
-        scene.write(script);
-        scene
-    }
-
-    fn write(&self, script: &str) {
-        std::fs::write(self.0.path().join("train.py"), script).unwrap();
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn run(&self, flags: &[&str], arguments: &[&str]) -> (Output, Value) {
-        self.run_with(&[], flags, arguments)
-    }
-
-    /// With variables of the environment.
-    fn run_with(&self, variables: &[(&str, &str)], flags: &[&str], arguments: &[&str]) -> (Output, Value) {
-        let json = self.path("answer.json");
-        let output = Command::new(VRAMLAB)
-            .args(flags)
-            .args(["--json", json.to_str().unwrap(), "--"])
-            .arg(common::python())
-            .arg(self.path("train.py"))
-            .args(arguments)
-            .envs(variables.iter().copied())
-            .output()
-            .unwrap();
-        let answer = std::fs::read_to_string(&json).map_or(Value::Null, |text| serde_json::from_str(&text).unwrap());
-        if !answer.is_null() {
-            let of = if flags.contains(&"--what-if") { "what-if" } else { flags[0] };
-            super::agents::is_of_the_schema(of, &answer);
-        }
-        (output, answer)
-    }
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout)
 }
 
 fn row<'a>(rows: &'a Value, names: &[&str]) -> &'a Value {
@@ -68,7 +20,7 @@ fn a_script_that_python_cannot_open_is_told_at_once() {
     let scene = Scene::new("");
     std::fs::rename(scene.path("train.py"), scene.path("trian.py")).unwrap();
     for flags in [&["rehearse", "--what-if"][..], &["fit", "--batch", "--batch-size {}"]] {
-        let (output, answer) = scene.run(flags, &[]);
+        let (output, answer) = scene.ask(flags, &[]);
         assert_eq!((output.status.code(), answer), (Some(2), Value::Null), "{}", said(&output));
         assert!(said(&output).contains("there is no file '") && said(&output).contains("train.py'; is it"), "{}", said(&output));
     }
@@ -145,7 +97,7 @@ fn snippets_pasted_into_the_script_ask_for_the_same_bytes_as_the_hooks() {
     // A card that does not take it as it is, with 512 MiB of context.
     let out = scene.path("out");
     let flags = ["rehearse", "--gpu", "1050MiB", "--what-if", "--only", &only, "--out", out.to_str().unwrap()];
-    let (output, rows) = scene.run(&flags, &[]);
+    let (output, rows) = scene.ask(&flags, &[]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let snippet = |name: &str| {
         let row = row(&rows, &[name]);
@@ -167,7 +119,7 @@ fn snippets_pasted_into_the_script_ask_for_the_same_bytes_as_the_hooks() {
             })
             .collect();
         let arguments: Vec<&str> = scripts.iter().map(String::as_str).collect();
-        let (output, _) = scene.run(&[&["rehearse", "--gpu", "8GiB", "--steps", "all"], flags].concat(), &arguments);
+        let (output, _) = scene.ask(&[&["rehearse", "--gpu", "8GiB", "--steps", "all"], flags].concat(), &arguments);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         for name in names {
@@ -211,7 +163,7 @@ fn the_lines_of_every_page_run() {
     let paths = ["python", "as_written"].map(|name| common::root().join("experiments").join(name));
     let paths = std::env::join_paths(paths).unwrap();
     let path = ("PYTHONPATH", paths.to_str().unwrap());
-    let (output, _) = scene.run_with(&[path], &["rehearse", "--gpu", "8GiB", "--steps", "all"], &arguments);
+    let (output, _) = scene.ask_with(&[path], &["rehearse", "--gpu", "8GiB", "--steps", "all"], &arguments);
     let ran = said(&output).lines().find_map(|line| line.strip_suffix(" snippets ran")?.parse::<usize>().ok());
     assert!(output.status.success() && ran.is_some_and(|ran| ran >= pages.len() && ran > 15), "{ran:?}: {}", said(&output));
 }
@@ -243,7 +195,7 @@ for _ in range(3):
     optimizer.zero_grad()
 ",
     );
-    let (output, rows) = scene.run(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "offload-activations"], &[]);
+    let (output, rows) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "offload-activations"], &[]);
     let (offloaded, as_it_is) = (row(&rows, &["offload-activations"]), row(&rows, &[]));
     let peak = |row: &Value| row["peak_allocated"].as_f64().unwrap_or_else(|| panic!("{}", said(&output)));
     assert!(peak(offloaded) < 0.7 * peak(as_it_is), "{rows}");
@@ -275,7 +227,7 @@ for _ in range(3):
     optimizer.zero_grad()
 ",
     );
-    let (_, rows) = scene.run(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "bf16-weights,muon"], &[]);
+    let (_, rows) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "bf16-weights,muon"], &[]);
     let parameters = row(&rows, &[])["peak_allocated"].as_f64();
     for name in ["bf16-weights", "muon"] {
         assert!(row(&rows, &[name])["peak_allocated"].as_f64() < parameters, "{name}: {rows}");
@@ -301,7 +253,7 @@ fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
     let source = std::fs::read_to_string(folder.join("large_vocabulary.py")).unwrap();
     let scene = Scene::new(&source);
     let only = format!("{},sdpa", NAMES.join(","));
-    let (output, rows) = scene.run(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", &only], &[]);
+    let (output, rows) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", &only], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     // In the order of all advice; nothing is said of a compiled model's time.
     let tried: Vec<f64> = rows.as_array().unwrap().iter().filter_map(|row| row["predicted_seconds"].as_f64()).collect();
@@ -367,7 +319,7 @@ fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
         let scripts: Vec<String> =
             names.iter().map(|name| scene.path(&format!("{name}.py")).to_str().unwrap().to_string()).collect();
         let arguments: Vec<&str> = scripts.iter().map(String::as_str).collect();
-        let (output, _) = scene.run(&["rehearse", "--gpu", "rtx-4090", "--steps", "all"], &arguments);
+        let (output, _) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--steps", "all"], &arguments);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
         printed += &String::from_utf8_lossy(&output.stdout);
     }
@@ -411,7 +363,7 @@ def main():
     .iter()
     .fold(source.clone(), |script, (from, to)| script.replace(from, to));
     scene.write(&tied);
-    let (output, rows) = scene.run(&["rehearse", "--what-if", "--only", "fused-linear-loss,checkpoint-every"], &[]);
+    let (output, rows) = scene.ask(&["rehearse", "--what-if", "--only", "fused-linear-loss,checkpoint-every"], &[]);
     let deferred = row(&rows, &["fused-linear-loss"]);
     assert!(row(&rows, &["checkpoint-every"])["snippet"].as_str().unwrap().contains("for block in self.net.blocks:"), "{rows}");
     let (functions, call) =
@@ -419,14 +371,14 @@ def main():
     assert_eq!(call, "logits = DeferredLogits(x, self.embedding.weight)  # at train.py:28");
     let lines = tied.replace("logits = F.linear(x, self.embedding.weight)", call);
     scene.write(&lines.replace("class Block", &format!("{functions}\n\n\nclass Block")));
-    let (_, answer) = scene.run(&["rehearse"], &[]);
+    let (_, answer) = scene.ask(&["rehearse"], &[]);
     assert_eq!((&answer["peak_allocated"], &answer["peak_reserved"]), (&deferred["peak_allocated"], &deferred["peak_reserved"]));
     // By a module, over several dimensions.
     let own = source.lines().find(|line| line.contains("F.cross_entropy(")).unwrap().trim();
     let module = source.replace("class Model", "criterion = nn.CrossEntropyLoss(ignore_index=-1)\n\n\nclass Model");
     let called = "loss = criterion(logits.transpose(1, 2),\n            targets)";
     scene.write(&module.replace(own, called));
-    let (output, rows) = scene.run(&["rehearse", "--what-if", "--only", "chunked-loss"], &[]);
+    let (output, rows) = scene.ask(&["rehearse", "--what-if", "--only", "chunked-loss"], &[]);
     let chunked = row(&rows, &["chunked-loss"]);
     let snippet = chunked["snippet"].as_str().unwrap_or_else(|| panic!("{}", said(&output)));
     let (functions, statement) = snippet.rsplit_once("\n\n\n").unwrap();
@@ -440,7 +392,7 @@ def main():
     );
     let pasted = module.replace(own, statement);
     scene.write(&pasted.replace("class Block", &format!("{functions}\n\n\nclass Block")));
-    let (_, answer) = scene.run(&["rehearse"], &[]);
+    let (_, answer) = scene.ask(&["rehearse"], &[]);
     assert_eq!((&answer["peak_allocated"], &answer["peak_reserved"]), (&chunked["peak_allocated"], &chunked["peak_reserved"]));
     // Its loss is computed by a library.
     std::fs::create_dir(scene.path("site-packages")).unwrap();
@@ -449,19 +401,19 @@ def main():
     let uses = "import sys; sys.path.append(sys.path[0] + '/site-packages'); import library\n";
     let elsewhere = format!("{uses}{}", source.replace("F.cross_entropy(", "library.loss_of("));
     scene.write(&elsewhere);
-    let (output, rows) = scene.run(&["rehearse", "--what-if", "--only", "chunked-loss"], &[]);
+    let (output, rows) = scene.ask(&["rehearse", "--what-if", "--only", "chunked-loss"], &[]);
     let chunked = row(&rows, &["chunked-loss"]);
     let snippet = chunked["snippet"].as_str().unwrap_or_else(|| panic!("{}", said(&output)));
     assert!(snippet.contains("  # for library.py:5") && snippet.ends_with("F.cross_entropy = cross_entropy"), "{snippet}");
     scene.write(&elsewhere.replace("class Block", &format!("{snippet}\n\n\nclass Block")));
-    let (_, answer) = scene.run(&["rehearse"], &[]);
+    let (_, answer) = scene.ask(&["rehearse"], &[]);
     assert_eq!((&answer["peak_allocated"], &answer["peak_reserved"]), (&chunked["peak_allocated"], &chunked["peak_reserved"]));
     // Its logits are wanted for something else, too.
     // Half of it is frozen, and its optimizer keeps nothing.
     let frozen = source.replace("    # model\n", "    model.embedding.requires_grad_(False)\n").replace("AdamW(", "SGD(");
     scene.write(&frozen.replace("        # loss\n", "        _.argmax(-1)\n"));
     let only = "fused-linear-loss,lora,qlora,offload-optimizer,compile";
-    let (output, rows) = scene.run(&["rehearse", "--gpu", "16GiB", "--eager", "--what-if", "--only", only], &[]);
+    let (output, rows) = scene.ask(&["rehearse", "--gpu", "16GiB", "--eager", "--what-if", "--only", only], &[]);
     for (name, why) in [
         ("lora", "freezes parameters itself"),
         // tests/ecosystem/lines.py tries it where it is.
@@ -544,7 +496,7 @@ main()
 fn lines_use_the_names_of_the_script_and_a_technique_that_fails_says_so() {
     let scene = Scene::new(WRAPPED);
     // To compile takes longest, and has tests of its own.
-    let (output, rows) = scene.run(&["rehearse", "--gpu", "720MiB", "--what-if", "--eager"], &[]);
+    let (output, rows) = scene.ask(&["rehearse", "--gpu", "720MiB", "--what-if", "--eager"], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let needs = |row: &Value| row["needs_at_least"].as_i64().unwrap();
     let as_it_is = row(&rows, &[]);
@@ -570,7 +522,7 @@ fn lines_use_the_names_of_the_script_and_a_technique_that_fails_says_so() {
         assert!(snippet.contains(line), "{snippet}");
         let indented: String = snippet.lines().map(|line| format!("    {line}\n")).collect();
         scene.write(&WRAPPED.replace("    # model\n", &indented));
-        let (output, answer) = scene.run(&["rehearse", "--gpu", card], &[]);
+        let (output, answer) = scene.ask(&["rehearse", "--gpu", card], &[]);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
         for figure in ["peak_allocated", "peak_reserved"] {
             assert_eq!(answer[figure], row[figure], "{figure} with {name}");
@@ -620,7 +572,7 @@ for _ in range(3):
 #[test]
 fn lines_of_several_models_leave_none_out_and_name_no_part_by_another_name() {
     let scene = Scene::new(SHARED);
-    let (output, rows) = scene.run(&["rehearse", "--what-if", "--only", "factored,checkpoint-every"], &[]);
+    let (output, rows) = scene.ask(&["rehearse", "--what-if", "--only", "factored,checkpoint-every"], &[]);
     let line_of = |name: &str| row(&rows, &[name])["snippet"].as_str().unwrap_or_else(|| panic!("{}", said(&output))).to_string();
     let (factored, checkpoint) = (line_of("factored"), line_of("checkpoint-every"));
     assert!(checkpoint.contains("for block in first.model:") && !checkpoint.contains("second"), "{checkpoint}");
@@ -631,7 +583,7 @@ fn lines_of_several_models_leave_none_out_and_name_no_part_by_another_name() {
         ("checkpoint-every", SHARED.replace(optimizer, &format!("{checkpoint}\n{optimizer}"))),
     ] {
         scene.write(&script);
-        let (output, answer) = scene.run(&["rehearse"], &[]);
+        let (output, answer) = scene.ask(&["rehearse"], &[]);
         assert_eq!(answer["peak_allocated"], row(&rows, &[name])["peak_allocated"], "{name}: {}", said(&output));
     }
 }
@@ -639,7 +591,7 @@ fn lines_of_several_models_leave_none_out_and_name_no_part_by_another_name() {
 #[test]
 fn lines_are_for_each_model_with_its_own_optimizer() {
     let scene = Scene::new(TWO);
-    let (output, rows) = scene.run(&["rehearse", "--what-if", "--only", "factored,bf16-weights"], &[]);
+    let (output, rows) = scene.ask(&["rehearse", "--what-if", "--only", "factored,bf16-weights"], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let first = |name: &str| row(&rows, &[name])["snippet"].as_str().unwrap().split_once('\n').unwrap();
     let (comment, line) = first("factored");
@@ -652,7 +604,7 @@ fn lines_are_for_each_model_with_its_own_optimizer() {
     let pasted: Vec<String> =
         kept.map(|kept| kept.replace("for _ in range(3):", &format!("{}\nfor _ in range(3):", lines.join("\n")))).collect();
     scene.write(&pasted.join("\n"));
-    let (output, answer) = scene.run(&["rehearse"], &[]);
+    let (output, answer) = scene.ask(&["rehearse"], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert_eq!(answer["peak_allocated"], row(&rows, &["factored"])["peak_allocated"]);
 }
@@ -664,7 +616,7 @@ fn what_is_written_on_the_command_line_and_into_the_environment_asks_for_the_sam
     let names = ["foreach", "accumulate-2x", "expandable-segments", "max-split-size", "round-up-power-of-2"];
     let only = names.join(",");
     let flags = ["rehearse", "--what-if", "--only", &only, "--batch", "--batch-size {}", "--accumulation", "--grad-accum {}"];
-    let (output, rows) = scene.run(&flags, &["--batch-size", "16"]);
+    let (output, rows) = scene.ask(&flags, &["--batch-size", "16"]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert!(said(&output).contains("there is no time to sort by, because a size alone has no speed"), "{}", said(&output));
     for name in names {
@@ -679,7 +631,7 @@ fn what_is_written_on_the_command_line_and_into_the_environment_asks_for_the_sam
             "accumulate-2x" => arguments = text.split(' ').collect(),
             _ => variable = text.split_once('='),
         }
-        let (output, answer) = scene.run_with(variable.as_slice(), &["rehearse"], &arguments);
+        let (output, answer) = scene.ask_with(variable.as_slice(), &["rehearse"], &arguments);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
         for figure in ["peak_allocated", "peak_reserved"] {
             assert_eq!(answer[figure], row[figure], "{figure} with {name}: {text}");
@@ -704,7 +656,7 @@ fn targets_that_count_more_in_one_micro_batch_than_in_another_are_told() {
     let flags =
         ["rehearse", "--what-if", "--only", "accumulate-2x", "--batch", "--batch-size {}", "--accumulation", "--grad-accum {}"];
     let change = |source: &str| {
-        let (output, rows) = Scene::new(source).run(&flags, &["--batch-size", "16"]);
+        let (output, rows) = Scene::new(source).ask(&flags, &["--batch-size", "16"]);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
         row(&rows, &["accumulate-2x"])["change"].as_str().unwrap_or_default().to_string()
     };
@@ -742,18 +694,18 @@ model(torch.randn(8, 1024, 256, device='cuda'))
 fn what_the_peak_of_three_steps_leaves_out_is_in_the_first_lines() {
     let scene = Scene::new(KEEPS);
     let (output, rows) =
-        scene.run(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "expandable-segments+checkpoint-every"], &[]);
+        scene.ask(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "expandable-segments+checkpoint-every"], &[]);
     let told = said(&output);
     let first = told.lines().find(|line| line.contains("The script fits rtx-4090 as it is")).unwrap_or_else(|| panic!("{told}"));
     assert!(first.contains("But memory grows: each step leaves 8.00 MiB behind, which is not counted."), "{first}");
     assert!(first.contains("Not reached: evaluation ("), "{first}");
-    let (fit, _) = scene.run(&["fit", "--batch", "{}", "--gpu", "1GiB"], &["2"]);
+    let (fit, _) = scene.ask(&["fit", "--batch", "{}", "--gpu", "1GiB"], &["2"]);
     assert!(said(&fit).contains("But memory grows: each step leaves "), "{}", said(&fit));
     // Neither part was tried alone.
     let snippet = row(&rows, &["expandable-segments", "checkpoint-every"])["snippet"].as_str().unwrap();
     let (_, lines) = told.split_once("The lines to write").unwrap_or_else(|| panic!("{told}"));
     assert!(snippet.lines().all(|line| lines.contains(line)), "{snippet}\n{told}");
-    let (plain, _) = scene.run(&["rehearse", "--gpu", "rtx-4090"], &[]);
+    let (plain, _) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], &[]);
     assert!(said(&plain).contains("PyTorch's scaled_dot_product_attention took the kernel that keeps them"), "{}", said(&plain));
 }
 
@@ -779,7 +731,7 @@ for epoch in range(2):
 fn an_evaluation_that_keeps_graphs_is_rehearsed_without_them() {
     let scene = Scene::new(EVALUATES);
     let flags = ["rehearse", "--gpu", "rtx-4090", "--steps", "all"];
-    let (output, rows) = scene.run(&[&flags[..], &["--what-if", "--only", "no-grad,inference-mode"]].concat(), &[]);
+    let (output, rows) = scene.ask(&[&flags[..], &["--what-if", "--only", "no-grad,inference-mode"]].concat(), &[]);
     let told = said(&output);
     let without = row(&rows, &["no-grad"]);
     assert!(without["saved"].as_i64() > Some(0) && without["change"] == "", "{told}");
@@ -788,11 +740,11 @@ fn an_evaluation_that_keeps_graphs_is_rehearsed_without_them() {
     assert!(!told.contains("rehearsing with inference-mode"), "the script's own rehearsal knows: {told}");
     let kept = "4 of 6 forward passes keep activations for a backward pass, and none follows. At the peak that is ";
     assert!(told.contains(kept) && told.contains("torch.no_grad() or torch.inference_mode() around them, at "), "{told}");
-    let (plain, answer) = scene.run(&flags, &[]);
+    let (plain, answer) = scene.ask(&flags, &[]);
     let plain = said(&plain);
     assert!(plain.contains(kept) && answer["advice"][0]["technique"] == "no-grad", "{plain}");
     scene.write(&EVALUATES.replace("        total = total", "        with torch.no_grad(): total = total"));
-    let (_, written) = scene.run(&flags, &[]);
+    let (_, written) = scene.ask(&flags, &[]);
     assert_eq!(
         (&written["peak_allocated"], &written["peak_reserved"]),
         (&without["peak_allocated"], &without["peak_reserved"]),
@@ -818,7 +770,7 @@ for _ in range(3):
     let frozen = text("net.requires_grad_(False); x.requires_grad_(); net(x).square().mean().backward()");
     let scene = Scene::new(&frozen);
     let flags = ["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "checkpoint-every,offload-activations"];
-    let (output, rows) = scene.run(&flags, &[]);
+    let (output, rows) = scene.ask(&flags, &[]);
     let told = said(&output);
     for name in ["checkpoint-every", "offload-activations"] {
         assert!(row(&rows, &[name])["saved"].as_i64() > Some(0), "{name}: {told}");
@@ -827,7 +779,7 @@ for _ in range(3):
     scene.write(&text(
         "torch.func.functional_call(net, {k: p * 2 for k, p in net.named_parameters()}, x).square().mean().backward()",
     ));
-    let (output, rows) = scene.run(&flags, &[]);
+    let (output, rows) = scene.ask(&flags, &[]);
     let why = row(&rows, &["checkpoint-every"])["reason"].as_str().unwrap_or_default();
     assert!(why.contains("the script calls the model by functional_call"), "{}", said(&output));
 }
@@ -869,9 +821,9 @@ for _ in range(3):
     let scene = Scene::new(&text("net"));
     let flags = ["rehearse", "--gpu", "rtx-4090"];
     let what_if = [&flags[..], &["--what-if", "--only", "checkpoint-every,compile"]].concat();
-    let (_, called) = scene.run(&what_if, &[]);
+    let (_, called) = scene.ask(&what_if, &[]);
     scene.write(&text("net.forward"));
-    let (output, rows) = scene.run(&what_if, &[]);
+    let (output, rows) = scene.ask(&what_if, &[]);
     let told = said(&output);
     let of = |rows: &Value| {
         (row(rows, &["checkpoint-every"])["peak_allocated"].clone(), row(rows, &["checkpoint-every"])["snippet"].clone())
@@ -879,7 +831,7 @@ for _ in range(3):
     assert!(of(&called) == of(&rows) && told.contains("for block in net.blocks:"), "{told}");
     let why = row(&rows, &["compile"])["reason"].as_str().unwrap_or_default();
     assert!(why.contains("the script calls net.forward(...)"), "{told}");
-    let (plain, _) = scene.run(&flags, &[]);
+    let (plain, _) = scene.ask(&flags, &[]);
     assert!(said(&plain).contains("Net.blocks.*.a"), "{}", said(&plain));
 }
 
@@ -896,7 +848,7 @@ with torch.no_grad():
 ",
     );
     let only = "inference-mode,no-grad,static-cache,sdpa,sliced-vae,sliced-attention+offloaded-cache";
-    let (output, rows) = scene.run(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", only], &[]);
+    let (output, rows) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", only], &[]);
     let told = said(&output);
     for (names, why) in [
         (&["inference-mode"][..], "without gradients already"),
@@ -915,10 +867,10 @@ with torch.no_grad():
 #[test]
 fn what_is_no_technique_is_refused_and_what_is_not_there_told() {
     let scene = Scene::new(&source());
-    let (output, _) = scene.run(&["rehearse", "--what-if", "--only", "magic"], &[]);
+    let (output, _) = scene.ask(&["rehearse", "--what-if", "--only", "magic"], &[]);
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("there is no technique 'magic'; there are "), "{}", said(&output));
-    let (output, _) = scene.run(&["rehearse", "--what-if", "--only", "fused+foreach"], &[]);
+    let (output, _) = scene.ask(&["rehearse", "--what-if", "--only", "fused+foreach"], &[]);
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("fused and foreach are alternatives"), "{}", said(&output));
 }
@@ -937,12 +889,12 @@ cp \"$VRAMLAB_REHEARSAL_LIBRARIES\"/../compiled-*/\"${name%%-*}\"-2.11.*-abi1.so
     let compiler = format!("sh {}", scene.path("c++").display());
     let compiling = "vramlab: compiling for PyTorch 2.99.0, once; about a minute";
     let said_of = |flags: &[&str]| {
-        let own = [("CXX", compiler.as_str()), ("VRAMLAB_CACHE", scene.0.path().to_str().unwrap())];
-        let (output, _) = scene.run_with(&own, flags, &[]);
+        let own = [("CXX", compiler.as_str()), ("VRAMLAB_CACHE", scene.folder.path().to_str().unwrap())];
+        let (output, _) = scene.ask_with(&own, flags, &[]);
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(error.contains("ZeroDivisionError"), "{error}");
-        std::fs::read_dir(scene.0.path()).unwrap().flatten().for_each(|entry| {
+        std::fs::read_dir(scene.folder.path()).unwrap().flatten().for_each(|entry| {
             std::fs::remove_file(entry.path().join("python-2.99.0-abi1.so")).ok();
         });
         let untried = "PyTorch 2.99.0 is newer than 2.15, the newest that was tried with vramlab";
@@ -973,10 +925,10 @@ while True:
 ",
     );
     let flags = ["rehearse", "--what-if", "--only", "checkpoint-every"];
-    let own = [("VRAMLAB_CACHE", scene.0.path().to_str().unwrap())];
-    let (output, simulated) = scene.run_with(&own, &[&flags[..], &["--gpu", "4GiB"]].concat(), &[]);
+    let own = [("VRAMLAB_CACHE", scene.folder.path().to_str().unwrap())];
+    let (output, simulated) = scene.ask_with(&own, &[&flags[..], &["--gpu", "4GiB"]].concat(), &[]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    let entries = std::fs::read_dir(scene.0.path()).unwrap().flatten().map(|entry| entry.path());
+    let entries = std::fs::read_dir(scene.folder.path()).unwrap().flatten().map(|entry| entry.path());
     let libraries = entries.into_iter().find(|path| path.to_string_lossy().contains("/rehearsal-")).unwrap();
     let preloaded = ["libnvidia-ml.so.1", "libcuda.so.1"].map(|name| libraries.join(name).display().to_string()).join(":");
     let run = |memory: u64| {
@@ -1016,7 +968,7 @@ while True:
 fn the_batch_that_fits_is_exact() {
     let script = common::root().join("tests/rehearse/pointwise.py");
     let scene = Scene::new(&std::fs::read_to_string(script).unwrap());
-    let (output, fits) = scene.run(&["fit", "--batch", "--batch-size {}", "--gpu", "t4"], &[]);
+    let (output, fits) = scene.ask(&["fit", "--batch", "--batch-size {}", "--gpu", "t4"], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let (largest, tries) = (fits[0]["largest"].as_u64().unwrap(), fits[0]["rehearsals"].as_u64().unwrap());
     assert!(tries <= 8, "{}", said(&output));
@@ -1029,7 +981,7 @@ fn the_batch_that_fits_is_exact() {
     let text = said(&output);
     assert!(text.contains("t4: throughput (predicted)") && text.contains("doubling it gives less than 2 %"), "{text}");
     for (batch, status) in [(largest, 0), (largest + 1, 3)] {
-        let (output, answer) = scene.run(&["rehearse", "--gpu", "t4"], &["--batch-size", &batch.to_string()]);
+        let (output, answer) = scene.ask(&["rehearse", "--gpu", "t4"], &["--batch-size", &batch.to_string()]);
         assert_eq!(output.status.code(), Some(status), "{}", said(&output));
         if status == 0 {
             assert_eq!((&answer["peak_reserved"], &answer["headroom"]), (&fits[0]["peak_reserved"], &fits[0]["headroom"]));
@@ -1041,11 +993,11 @@ fn the_batch_that_fits_is_exact() {
 fn a_peak_that_grew_is_named_with_its_line() {
     let scene = Scene::new(&source());
     let earlier = scene.path("earlier.json");
-    let (output, _) = scene.run(&["rehearse"], &[]);
+    let (output, _) = scene.ask(&["rehearse"], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     std::fs::rename(scene.path("answer.json"), &earlier).unwrap();
     let check = ["rehearse", "--check", earlier.to_str().unwrap()];
-    let (same, again) = scene.run(&check, &[]);
+    let (same, again) = scene.ask(&check, &[]);
     assert_eq!(same.status.code(), Some(0), "{}", said(&same));
     let without_process = |mut answer: Value| {
         answer["processes"][0]["process"].take();
@@ -1058,13 +1010,13 @@ fn a_peak_that_grew_is_named_with_its_line() {
     assert_eq!(without_process(again), without_process(first));
     // The lines below the new one have other numbers and hold what they did.
     scene.write(&source().replace("return x + self.mix", "x = x.sin()\n        return x + self.mix"));
-    let (grew, _) = scene.run(&check, &["--batch-size", "16"]);
+    let (grew, _) = scene.ask(&check, &["--batch-size", "16"]);
     assert_eq!(grew.status.code(), Some(4), "{}", said(&grew));
     let said_of_growth = said(&grew);
     let named = said_of_growth.lines().filter(|line| line.contains("  new  ")).collect::<Vec<&str>>();
     assert!(said_of_growth.contains("THE PEAK GREW") && named.len() == 1, "{said_of_growth}");
     assert!(named[0].contains("train.py:23") && named[0].contains("x = x.sin()"), "{named:?}");
-    let (tolerated, _) = scene.run(&[&check[..], &["--tolerance", "200%"]].concat(), &["--batch-size", "16"]);
+    let (tolerated, _) = scene.ask(&[&check[..], &["--tolerance", "200%"]].concat(), &["--batch-size", "16"]);
     assert_eq!(tolerated.status.code(), Some(0), "{}", said(&tolerated));
 }
 
@@ -1108,7 +1060,7 @@ fn techniques_are_tried_in_copies_of_a_process_that_copies_share_nothing_of() {
         std::fs::write(scene.path("numbers.txt"), "1024\n").unwrap();
         std::fs::write(scene.path("counted.py"), format!("open({:?}, 'a').write('x')\n{before}", scene.path("started"))).unwrap();
         let only = "fused,for-loop,factored";
-        let (output, rows) = scene.run(&["rehearse", "--gpu", "rtx-4090", "--writes", "--what-if", "--only", only], &[]);
+        let (output, rows) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--writes", "--what-if", "--only", only], &[]);
         assert!(output.status.success(), "{}", said(&output));
         let bytes = |row: &Value| (row["techniques"].to_string(), row["peak_allocated"].as_i64(), row["needs_at_least"].as_i64());
         let mut bytes: Vec<_> = rows.as_array().unwrap().iter().map(bytes).collect();
@@ -1207,7 +1159,7 @@ for _ in range(3):
 ",
     );
     let (output, rows) =
-        scene.run(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "checkpoint-every,offload-activations"], &[]);
+        scene.ask(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "checkpoint-every,offload-activations"], &[]);
     for name in ["checkpoint-every", "offload-activations"] {
         let row = row(&rows, &[name]);
         assert!(row["reason"].is_null() && row["saved"].as_i64() > Some(64 << 20), "{row} {}", said(&output));

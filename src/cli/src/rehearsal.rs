@@ -552,7 +552,7 @@ fn first_bad(answers: &[Answer]) -> u8 {
 fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32) -> Result<u8> {
     let ranks: BTreeSet<u32> = [0, 1, size / 2, size.saturating_sub(1)].into_iter().filter(|rank| *rank < size).collect();
     let sent = tempfile::tempdir().context("making a folder for what ranks send each other")?;
-    let mut answers = Vec::new();
+    let (mut answers, rehearsal) = (Vec::new(), rehearsal.in_copies()?);
     for rank in &ranks {
         (rehearsal.progress)(&format!("rank {rank} of {size}"));
         let mut one = rehearsal.clone();

@@ -50,17 +50,12 @@ struct Board {
 };
 static_assert(sizeof(Process) == 896 && sizeof(Peak) == 528, "what src/rehearse/src/occupancy.rs reads");
 
-// A script may change its environment.
-const uint64_t context_bytes = [] {
-  const char* set = std::getenv("VRAMLAB_DRY_TAKEN");
-  return set ? std::strtoull(set, nullptr, 10) : 0;
-}();
-
 Board alone;
+std::atomic<Board*> mapped{nullptr};
 Process* own = nullptr;
 
 Board& board() {
-  static Board* const mapped = []() -> Board* {
+  const auto map = []() -> Board* {
     const char* folder = std::getenv("VRAMLAB_REHEARSAL");
     char path[4200];
     if (!folder || std::snprintf(path, sizeof path, "%s/cards", folder) >= int(sizeof path)) return &alone;
@@ -71,7 +66,8 @@ Board& board() {
     void* const at = has_room ? mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
     close(file);
     return at == MAP_FAILED ? &alone : static_cast<Board*>(at);
-  }();
+  };
+  if (!mapped) mapped = map();
   return *mapped;
 }
 
@@ -211,7 +207,7 @@ bool add(int card, uint64_t memory, uint64_t bytes, const char* outside) {
   Process* const process = row();
   if (!process) return true;
   OnCard& has = process->cards[card];
-  const uint64_t context = has.context ? 0 : context_bytes;
+  const uint64_t context = has.context ? 0 : context_bytes();
   if (!bytes && !context) return true;
   const uint64_t in_use = each_share(card, [](uint64_t, uint64_t) {});
   if (in_use > memory || bytes + context > memory - in_use) return false;
@@ -233,6 +229,14 @@ __attribute__((destructor)) void end() {
 }
 
 }  // namespace
+
+uint64_t context_bytes() {
+  static const uint64_t bytes = [] {
+    const char* set = std::getenv("VRAMLAB_DRY_TAKEN");
+    return set ? std::strtoull(set, nullptr, 10) : 0;
+  }();
+  return bytes;
+}
 
 bool take(int card, uint64_t memory, uint64_t bytes, const char* outside) {
   const Locked lock;
@@ -263,7 +267,7 @@ void each_process(int card, const std::function<void(int process, uint64_t bytes
 
 void forked() {
   own = nullptr;
-  if (&board() == &alone) std::memset(static_cast<void*>(&alone), 0, sizeof alone);
+  if (mapped == &alone) std::memset(static_cast<void*>(&alone), 0, sizeof alone);
 }
 
 }  // namespace vramlab::occupancy

@@ -64,11 +64,13 @@ size_t setting(const char* name, size_t otherwise) {
 constexpr uint64_t kFirst = 1ull << 41, kSpan = 1ull << 46;
 constexpr int kMostDevices = occupancy::kMostCards;
 
-// Read at once: a script may clear its environment.
-const int asked_cards = static_cast<int>(std::clamp<size_t>(setting("VRAMLAB_DRY_DEVICES", 1), 1, kMostDevices));
+int asked_cards() {
+  static const int asked = static_cast<int>(std::clamp<size_t>(setting("VRAMLAB_DRY_DEVICES", 1), 1, kMostDevices));
+  return asked;
+}
 
 struct Machine {
-  int cards = asked_cards, visible = 0;
+  int cards = asked_cards(), visible = 0;
   // The number in the machine of each that is visible.
   int numbers[kMostDevices] = {};
 };
@@ -282,7 +284,10 @@ thread_local uint64_t launches = 0;
 
 // How many launches later than at once what an event waits for is over; the launches of all threads, how many of them somebody has waited for, and
 // how many there were when each event was recorded.
-const uint64_t lag = setting("VRAMLAB_DRY_LAG", 0);
+uint64_t lag() {
+  static const uint64_t asked = setting("VRAMLAB_DRY_LAG", 0);
+  return asked;
+}
 std::atomic<uint64_t> launched{1}, waited_for{0};
 std::map<cudaEvent_t, uint64_t> recorded;
 // When the device comes to an event that can be timed, in predicted seconds; less than 0 where nobody predicts.
@@ -290,7 +295,7 @@ std::map<cudaEvent_t, double> times;
 
 void launch() {
   launches++;
-  if (lag) launched++;
+  if (lag()) launched++;
 }
 // How often it has waited for the device.
 thread_local uint64_t waits = 0;
@@ -402,7 +407,13 @@ double (*vramlab_dry_clock)(const uint64_t* stream) = nullptr;
 void (*vramlab_dry_outside)(int device, uint64_t address, int64_t bytes, const char* library) = nullptr;
 
 // Says that this runtime is loaded, and how large its card is.
-uint64_t vramlab_dry_memory() { return card_memory(); }
+// Asked before the script begins, which may clear its environment.
+uint64_t vramlab_dry_memory() {
+  asked_cards();
+  lag();
+  occupancy::context_bytes();
+  return card_memory();
+}
 uint64_t vramlab_dry_launches() { return launches; }
 int vramlab_dry_cards() { return machine().cards; }
 uint64_t vramlab_dry_waits() { return waits; }
@@ -655,10 +666,10 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  if (!lag) return cudaSuccess;
+  if (!lag()) return cudaSuccess;
   const std::lock_guard<std::mutex> lock(mutex);
   const auto found = recorded.find(event);
-  const bool is_over = found == recorded.end() || found->second <= waited_for || launched - found->second >= lag;
+  const bool is_over = found == recorded.end() || found->second <= waited_for || launched - found->second >= lag();
   return is_over ? cudaSuccess : last_error = cudaErrorNotReady;
 }
 std::atomic<uint64_t> events_recorded{0};
@@ -666,7 +677,7 @@ uint64_t vramlab_dry_events() { return events_recorded; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   events_recorded++;
   std::unique_lock<std::mutex> lock(mutex);
-  if (lag) recorded[event] = launched;
+  if (lag()) recorded[event] = launched;
   if (!vramlab_dry_clock || !times.count(event)) return cudaSuccess;
   lock.unlock();
   const auto handle = reinterpret_cast<uint64_t>(stream);

@@ -8,6 +8,8 @@
 //   vramlab says so, or is gone.
 // - What processes write is held back (overlay.cpp), by the kernel where it can (confine.cpp).
 //
+// A Python that is started with VRAMLAB_WAITS imports torch and waits to be copied (zygote.py); in each copy all of that begins.
+//
 // It is loaded into shells and compilers, too, and with whatever C++ library a program brings: it uses the C library alone.
 #include "writes.h"
 
@@ -311,8 +313,16 @@ const char* (*utf8)(PyObject*);
 PyObject* (*new_dictionary)();
 int (*set_item)(PyObject*, const char*, PyObject*);
 PyObject* (*new_text)(const char*);
+PyObject* (*item)(PyObject*, const char*);
 PyObject* (*run_text)(const char*, int, PyObject*, PyObject*, void*);
+PyObject* (*run_file)(FILE*, const char*, int, PyObject*, PyObject*, int, void*);
+PyObject* (*add_module)(const char*);
+PyObject* (*names_of)(PyObject*);
 void (*clear_error)();
+void (*fetch_error)(PyObject**, PyObject**, PyObject**);
+void (*normalize_error)(PyObject**, PyObject**, PyObject**);
+int (*set_trace)(PyObject*, PyObject*);
+PyObject* none;
 
 template <typename Function>
 bool find(Function& function, const char* name) {
@@ -351,8 +361,9 @@ except BaseException as error:
         os._exit(2)
 )";
 
+constexpr int kFileInput = 257;
+
 void begin_python() {
-  constexpr int kFileInput = 257;
   char folder[4096];
   snprintf(folder, sizeof folder, "%s/python", setting("VRAMLAB_REHEARSAL_LIBRARIES"));
   PyObject* names = new_dictionary();
@@ -366,9 +377,40 @@ void begin_python() {
   _exit(2);
 }
 
+// Waits to be copied, and in a copy runs the script, as Python does.
+constexpr char kWait[] = R"(
+with open(f"{folder}/python/vramlab_rehearsal/zygote.py", encoding="utf-8") as file:
+    exec(compile(file.read(), file.name, "exec"))
+script = wait(folder, int(owner))
+)";
+[[noreturn]] void wait_to_be_copied() {
+  PyObject* names = new_dictionary();
+  set_item(names, "folder", new_text(setting("VRAMLAB_REHEARSAL_LIBRARIES")));
+  set_item(names, "owner", new_text(setting("VRAMLAB_WAITS")));
+  if (!run_text(kWait, kFileInput, names, names, nullptr)) _exit(2);
+  const char* script = utf8(item(names, "script"));
+  PyObject* main = names_of(add_module("__main__"));
+  FILE* file = fopen(script, "rb");
+  PyObject *kind = nullptr, *raised = nullptr, *trace = nullptr;
+  if (!file || !run_file(file, script, kFileInput, main, main, 1, nullptr)) {
+    fetch_error(&kind, &raised, &trace);
+    normalize_error(&kind, &raised, &trace);
+    if (raised && trace) set_trace(raised, trace);
+  }
+  set_item(names, "raised", raised ? raised : none);
+  run_text("end(raised)", kFileInput, names, names, nullptr);
+  _exit(1);
+}
+
+bool has_begun = false;
+
 int audit(const char* event, PyObject* arguments, void*) {
-  static bool has_begun = false;
   if (has_begun) return 0;
+  if (!preload) {
+    has_begun = strncmp(event, "cpython.run_", 12) == 0;
+    if (has_begun) wait_to_be_copied();
+    return 0;
+  }
   if (strcmp(event, "import") == 0) {
     PyObject* item = tuple_item(arguments, 0);
     const char* name = item ? utf8(item) : nullptr;
@@ -392,19 +434,26 @@ void follow_python() {
       !find(run_text, "PyRun_StringFlags") || !find(clear_error, "PyErr_Clear")) {
     return;
   }
+  const bool waits = !preload && find(item, "PyDict_GetItemString") && find(run_file, "PyRun_FileExFlags") && find(none, "_Py_NoneStruct") &&
+      find(add_module, "PyImport_AddModule") && find(names_of, "PyModule_GetDict") && find(fetch_error, "PyErr_Fetch") &&
+      find(normalize_error, "PyErr_NormalizeException") && find(set_trace, "PyException_SetTraceback");
+  if (waits) add(audit, nullptr);
+  if (!preload) return;
   // That this Python was here, for the answer where there is nothing else to tell.
   char path[4096];
   snprintf(path, sizeof path, "%s/%d.python", setting("VRAMLAB_REHEARSAL"), getpid());
   const int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   if (file >= 0) close(file);
-  add(audit, nullptr);
+  if (!has_begun) add(audit, nullptr);
 }
 
 __attribute__((constructor)) void start() {
   const int before = errno;
 #define FIND_NOW(name) FIND(name);
   EACH_BEHIND(FIND_NOW)
+  settings_count = 0;
   remember_settings();
+  if (setting("VRAMLAB_WAITS")) follow_python();
   if (preload) {
     take(kNoCards);
     const bool is_first = stand_guard();
@@ -413,6 +462,16 @@ __attribute__((constructor)) void start() {
   }
   errno = before;
 }
+
+}  // namespace
+
+// In a copy of a Python that waited, with the environment of its rehearsal.
+extern "C" void vramlab_start_again() {
+  start();
+  begin_python();
+}
+
+namespace {
 
 // The arguments of execl and its kin, up to the null that ends them.
 #define WORDS(words, first, last)                                                    \

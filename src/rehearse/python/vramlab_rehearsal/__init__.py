@@ -47,9 +47,6 @@ def begin():
         os.environ["VRAMLAB_DRY_DEVICES"] = ranks
         remarks.append(f"the simulated machine has {ranks} GPUs, one for each rank that was started on it; --gpus says how many it has")
     use_the_caching_allocator()
-    if settings.forks:
-        # What it keeps compiled would be forgotten, and copies with it: see forking.py.
-        sys.dont_write_bytecode = True
     # Before anybody else can open the real ones: the dynamic loader finds a library that is loaded by its soname.
     if not settings.measures:
         for name in ("libnvidia-ml.so.1", "libcuda.so.1", "libnvrtc.so.12", "libnvrtc.so.13"):
@@ -81,10 +78,6 @@ def _torch_is_missing():
 def _torch_is_there(torch):
     # Some 300,000 objects that live as long as the process, through which each collection would go, and the end's more than once.
     gc.freeze()
-    if settings.forks:
-        with imports.of_python_alone():
-            from . import forking
-        forking.begin()
     with imports.of_python_alone():
         from . import process
 

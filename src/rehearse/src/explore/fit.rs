@@ -94,7 +94,10 @@ impl TriedTime {
 pub fn fit(rehearsals: &[Rehearsal], of: Dimension, template: &FlagTemplate) -> Result<Vec<Fit>> {
     // A rehearsal keeps about one core at work.
     let cores = thread::available_parallelism().map_or(1, usize::from).min(rehearsals.len());
-    of_each(rehearsals, cores, |_, rehearsal| on_card(rehearsal, of, template)).into_iter().collect()
+    let [first, ..] = rehearsals else { return Ok(Vec::new()) };
+    let zygotes = first.in_copies()?.zygotes;
+    let rehearsals: Vec<Rehearsal> = rehearsals.iter().map(|one| Rehearsal { zygotes: zygotes.clone(), ..one.clone() }).collect();
+    of_each(&rehearsals, cores, |_, rehearsal| on_card(rehearsal, of, template)).into_iter().collect()
 }
 
 /// The answers as a table.

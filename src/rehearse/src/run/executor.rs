@@ -1,9 +1,9 @@
 //! Runs a command under rehearsal, and keeps what its processes wrote.
 
 use super::clock::{ClockServer, Clocks};
-use super::forks::{self, Forks, Started};
 use super::libraries::{Libraries, libraries};
-use super::session::{self, Session};
+use super::session::{self, Running, Session};
+use super::zygote::Zygotes;
 use super::{caches, held};
 use crate::capture::held::HeldBack;
 use crate::capture::host::memory_of_this_machine;
@@ -16,10 +16,10 @@ use sim::cards::{self, Card};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{self, Child, Command, ExitStatus, Stdio};
+use std::process::{self, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -76,8 +76,8 @@ pub struct Rehearsal {
     pub(crate) libraries: Libraries,
     pub(crate) variant: Variant,
     pub(crate) executor: &'static dyn Executor,
-    /// Where rehearsals that differ in techniques alone are copies of one process.
-    pub(crate) forks: Option<Arc<Forks>>,
+    /// Where rehearsals may be copies of one process.
+    pub(crate) zygotes: Option<Arc<Zygotes>>,
 }
 
 /// Whether what a command prints is seen.
@@ -170,7 +170,7 @@ impl Rehearsal {
             libraries,
             variant,
             executor: &Processes,
-            forks: None,
+            zygotes: Zygotes::shared().map(Arc::new),
         })
     }
 
@@ -180,7 +180,7 @@ impl Rehearsal {
 
     /// `settings.json` in the session's folder, which Python reads into `settings`. What C++ reads, in any process, is in the environment
     /// ([`session::follow`]).
-    fn settings(&self, clock: Option<&ClockServer>, forks: bool) -> Result<Value> {
+    fn settings(&self, clock: Option<&ClockServer>) -> Result<Value> {
         let text = |path: &Path| path.to_str().map(str::to_string).with_context(|| format!("{} is no text", path.display()));
         let Libraries { folder, compiled, carried, graphs, hub } = &self.libraries;
         // Sixteen of this rehearsal's own, above those that the system gives away.
@@ -192,7 +192,7 @@ impl Rehearsal {
             "steps": self.steps, "gpus": self.gpus, "cards": self.cards,
             "rank": self.rank, "sent": self.sent.as_deref().map(text).transpose()?,
             "longest": self.longest, "fake_data": self.fake_data, "no_init": self.no_init, "eager": self.eager,
-            "measures": self.measures, "writes": self.writes, "forks": forks,
+            "measures": self.measures, "writes": self.writes,
             "techniques": self.variant.techniques, "counts": self.variant.counts,
             "replay": self.variant.replay.as_ref().map(|(function, _)| function),
             "libraries": text(folder)?, "compiled": text(compiled)?, "carried": text(carried)?,
@@ -200,11 +200,11 @@ impl Rehearsal {
         }))
     }
 
-    fn write_settings(&self, session: &Path, forks: bool) -> Result<Option<ClockServer>> {
+    fn write_settings(&self, session: &Path) -> Result<Option<ClockServer>> {
         let ask = || ClockServer::new(session, self.clocks, self.card, self.host_factor);
         let clock = (!self.measures).then(ask).flatten();
         let path = session.join("settings.json");
-        let text = self.settings(clock.as_ref(), forks)?.to_string();
+        let text = self.settings(clock.as_ref())?.to_string();
         let write = || -> std::io::Result<()> {
             let asked = self.variant.replay.iter().map(|(_, asked)| fs::write(session.join("replay"), asked));
             asked.collect::<std::io::Result<()>>()?;
@@ -251,6 +251,15 @@ impl Rehearsal {
         Ok(capture)
     }
 
+    /// The same, one of several: a copy of a process that has imported PyTorch, where nobody sees what it prints.
+    ///
+    /// # Errors
+    /// There is no folder for temporary files.
+    pub fn in_copies(&self) -> Result<Self> {
+        let own = || Zygotes::own().map(|own| own.map(Arc::new));
+        Ok(Self { zygotes: self.zygotes.clone().map_or_else(own, |shared| Ok(Some(shared)))?, ..self.clone() })
+    }
+
     /// The same on a card that is large enough for anything.
     pub(crate) fn on_a_large_card(&self) -> Self {
         Self { card: self.card.with_memory(LARGE), ..self.clone() }
@@ -259,24 +268,20 @@ impl Rehearsal {
 
 impl Executor for Processes {
     fn run(&self, rehearsal: &Rehearsal, output: Output) -> Result<(Capture, Option<Session>)> {
-        // What prints for nobody; a replay needs no process of its own where one waits.
-        let Variant { settings, command, replay, .. } = &rehearsal.variant;
-        let is_copy = output == Output::Silent && !rehearsal.measures && (command.is_none() || replay.is_some());
-        let forks = rehearsal.forks.as_deref().filter(|_| is_copy);
         let words: Vec<String> = rehearsal.words().iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let began = Instant::now();
-        let waiting = forks.map(|forks| forks.take(&(rehearsal.card, settings.clone()))).transpose()?.flatten();
-        // A clock answers as long as it is there.
-        let (mut started, _clock) = match waiting {
-            Some(started) => {
-                let clock = rehearsal.write_settings(started.session.path(), true)?;
-                started.again()?;
-                (started, clock)
-            }
-            None => start(rehearsal, output, forks.filter(|_| replay.is_none()), &words)?,
+        let run = |zygotes| -> Result<_> {
+            // A clock answers as long as it is there.
+            let (mut started, _clock) = start(rehearsal, output, zygotes, &words)?;
+            let ended = wait(rehearsal, &mut started.command, started.session.path())?;
+            Ok((started, ended))
         };
-        let session = started.session.path();
-        let (status, timed_out) = wait(rehearsal, &mut started.child, session)?;
+        let (mut started, mut ended) = run(rehearsal.zygotes.as_deref())?;
+        if started.session.path().join("anew").exists() {
+            rehearsal.zygotes.iter().for_each(|zygotes| zygotes.leave_out(rehearsal.words()));
+            (started, ended) = run(None)?;
+        }
+        let (session, (status, timed_out)) = (started.session.path(), ended);
         caches::keep_downloads(session);
         let capture = Capture {
             gpus: rehearsal.gpus.unwrap_or(1),
@@ -293,53 +298,66 @@ impl Executor for Processes {
             held: HeldBack::read(session)?,
             ..Capture::new(words, rehearsal.card, session)
         };
-        let capture = capture.of_session()?;
-        Ok(match forks.filter(|_| forks::waits(session)) {
-            Some(forks) => {
-                forks.put(started);
-                (capture, None)
-            }
-            None => (capture, Some(started.session)),
-        })
+        Ok((capture.of_session()?, Some(started.session)))
     }
 }
 
-fn start(rehearsal: &Rehearsal, output: Output, forks: Option<&Forks>, words: &[String]) -> Result<(Started, Option<ClockServer>)> {
+/// A command that runs.
+struct Started {
+    session: Session,
+    command: Running,
+    /// What it says on the standard error, where nobody else hears it.
+    heard: Option<File>,
+}
+
+fn start(
+    rehearsal: &Rehearsal,
+    output: Output,
+    zygotes: Option<&Zygotes>,
+    words: &[String],
+) -> Result<(Started, Option<ClockServer>)> {
     let session = Session::new()?;
-    let clock = rehearsal.write_settings(session.path(), forks.is_some())?;
+    let clock = rehearsal.write_settings(session.path())?;
     let mut command = rehearsal.command(&session)?;
     let mut heard = None;
-    if output == Output::Silent {
-        let file = tempfile::tempfile().context("making a temporary file")?;
-        let end = file.try_clone().context("opening a temporary file")?;
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(end);
-        heard = Some(file);
-    } else if rehearsal.leaves_stdout {
-        command.stdout(std::io::stderr().as_fd().try_clone_to_owned().context("opening the standard error")?);
-    }
+    let own = |file: &dyn AsFd| file.as_fd().try_clone_to_owned();
+    let mut files = || -> std::io::Result<[OwnedFd; 3]> {
+        Ok(match output {
+            Output::Silent => {
+                let nowhere = File::options().read(true).write(true).open("/dev/null")?;
+                let file = heard.insert(tempfile::tempfile()?);
+                [own(&nowhere)?, own(&nowhere)?, own(file)?]
+            }
+            Output::Shown => {
+                let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
+                [own(&std::io::stdin())?, if rehearsal.leaves_stdout { own(&stderr)? } else { own(&stdout)? }, own(&stderr)?]
+            }
+        })
+    };
+    let files = files().context("opening the standard files")?;
     // The terminal's Ctrl-C reaches the script, too, which ends by it; what it did until then is reported.
     follow_interruptions();
     look_for_script(words)?;
-    let child = match forks {
-        Some(forks) => forks.start(command),
-        None => command.spawn(),
+    let is_copied = |zygotes: &&Zygotes| zygotes.is_shared() || output == Output::Silent;
+    let copy = zygotes.filter(is_copied).filter(|_| !rehearsal.measures && rehearsal.variant.replay.is_none());
+    let command = match copy.and_then(|zygotes| zygotes.copy(&command, &files)) {
+        Some(copy) => Running::Copy(copy),
+        None => {
+            let [stdin, stdout, stderr] = files;
+            let child = command.stdin(stdin).stdout(stdout).stderr(stderr).spawn();
+            Running::Process(child.map_err(|error| not_started(words, error))?)
+        }
     };
-    let child = child.map_err(|error| not_started(words, error))?;
-    Ok((Started { session, child, heard, found: (rehearsal.card, rehearsal.variant.settings.clone()) }, clock))
+    Ok((Started { session, command, heard }, clock))
 }
 
-fn wait(rehearsal: &Rehearsal, child: &mut Child, session: &Path) -> Result<(ExitStatus, bool)> {
+fn wait(rehearsal: &Rehearsal, command: &mut Running, session: &Path) -> Result<(ExitStatus, bool)> {
     let began = Instant::now();
     let mut interrupted: Option<Instant> = None;
     let (mut compiles, mut left_since) = (false, None);
     let mut silence = QUIET;
     loop {
-        if let Some(status) = child.try_wait().context("waiting for the command")? {
-            return Ok((status, false));
-        }
-        if forks::waits(session)
-            && let Some(status) = forks::ended(session)
-        {
+        if let Some(status) = command.try_wait()? {
             return Ok((status, false));
         }
         if was_interrupted() && interrupted.is_none() {
@@ -351,8 +369,7 @@ fn wait(rehearsal: &Rehearsal, child: &mut Child, session: &Path) -> Result<(Exi
             || session::has_left_nothing(session, &mut left_since)
             || session.join(FAILED).exists()
         {
-            let status = session::end(child)?;
-            return Ok((forks::ended(session).unwrap_or(status), late));
+            return Ok((session::end(command)?, late));
         }
         // Of those that run at once one compiles.
         if let Some(version) = fs::read_to_string(session.join("compiling")).ok().filter(|text| !compiles && !text.is_empty()) {

@@ -61,27 +61,3 @@ fn zero(mut table: &File) -> io::Result<()> {
     table.rewind()?;
     (0..TABLE.div_ceil(1 << 16)).try_for_each(|at| table.write_all(&[0; 1 << 16][..(TABLE - (at << 16)).min(1 << 16) as usize]))
 }
-
-/// Forgets what a rehearsal wrote, but for where and by whom it is held back.
-pub fn forget(session: &Session) -> io::Result<()> {
-    let folder = session.path().join(FOLDER);
-    for entry in fs::read_dir(&folder).into_iter().flatten() {
-        let path = entry?.path();
-        match path.file_name().and_then(|name| name.to_str()) {
-            Some("real" | "temporary" | "shared" | "guarded" | "guard" | "dev") => {}
-            // In place: processes have it in their memory.
-            Some("table") => zero(&File::options().write(true).open(&path)?)?,
-            Some("files") => empty(&path)?,
-            _ => fs::remove_file(&path)?,
-        }
-    }
-    [&session.temporary, &session.shared].into_iter().try_for_each(|own| empty(own.path()))
-}
-
-fn empty(folder: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
-        if kind.is_dir() { fs::remove_dir_all(path)? } else { fs::remove_file(path)? }
-    }
-    Ok(())
-}

@@ -3,8 +3,8 @@
 mod caches;
 pub mod clock;
 pub mod executor;
-mod forks;
 mod held;
 pub mod libraries;
 pub mod nvidia_smi;
 pub mod session;
+pub mod zygote;

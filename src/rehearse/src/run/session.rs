@@ -2,7 +2,8 @@
 
 use super::libraries::{Libraries, PRELOADED, cache, not_written};
 use super::nvidia_smi::NAME as NVIDIA_SMI;
-use anyhow::{Context, Result};
+use super::zygote::Copied;
+use anyhow::{Context, Result, bail};
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::ffi::OsString;
@@ -167,18 +168,39 @@ pub fn has_left_nothing(session: &Path, since: &mut Option<Instant>) -> bool {
 }
 
 /// Ends the command and all that it has started, however it was started: first asked, then made. Its guard does that.
-pub fn end(child: &mut Child) -> Result<ExitStatus> {
+pub fn end(child: &mut Running) -> Result<ExitStatus> {
     // The guard asks for two seconds, and then makes them end for as long as ten.
     const MOST: Duration = Duration::from_secs(15);
-    let id = Pid::from_child(child);
-    kill_process(id, Signal::TERM).ok();
+    match child {
+        Running::Process(child) => drop(kill_process(Pid::from_child(child), Signal::TERM)),
+        Running::Copy(copy) => copy.end(),
+    }
     let began = Instant::now();
     while began.elapsed() < MOST {
-        if let Some(status) = child.try_wait().context("waiting for the command")? {
+        if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
         thread::sleep(Duration::from_millis(20));
     }
-    child.kill().context("ending the command")?;
-    child.wait().context("waiting for the command")
+    match child {
+        Running::Process(child) => child.kill().and_then(|()| child.wait()).context("ending the command"),
+        Running::Copy(_) => bail!("ending the command"),
+    }
+}
+
+/// A rehearsal's command: its guard, or that of a copy.
+#[derive(Debug)]
+pub enum Running {
+    Process(Child),
+    Copy(Copied),
+}
+
+impl Running {
+    pub fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
+        match self {
+            Running::Process(child) => child.try_wait(),
+            Running::Copy(copy) => copy.try_wait(),
+        }
+        .context("waiting for the command")
+    }
 }

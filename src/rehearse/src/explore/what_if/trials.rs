@@ -25,7 +25,6 @@ use serde::Serialize;
 use sim::trace::Kind;
 use std::collections::{BTreeSet, HashSet};
 use std::env;
-use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
@@ -87,7 +86,7 @@ pub fn only_help() -> String {
 pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
     let (choices, mut left_out) = choices(rehearsal, trials)?;
     let asked = !trials.only.is_empty();
-    let rehearsal = &Rehearsal { forks: Some(Arc::default()), ..rehearsal.clone() };
+    let rehearsal = &rehearsal.in_copies()?;
     let counting = Rehearsal { variant: Variant { counts: true, ..Variant::default() }, ..rehearsal.clone() };
     (rehearsal.progress)("rehearsing the script as it is");
     let began = Instant::now();
