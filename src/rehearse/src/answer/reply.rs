@@ -415,7 +415,12 @@ fn beside(answer: &Answer) -> Vec<String> {
 fn would_do(answer: &Answer) -> Option<String> {
     const CARDS: usize = 3;
     let needs = answer.needs_at_least?;
-    let mut cards: Vec<&sim::cards::Card> = sim::cards::all().iter().filter(|card| card.memory.cast_signed() >= needs).collect();
+    // None older than the rehearsed one or Ampere, and no laptop's.
+    let own = answer.gpu.name.parse::<sim::cards::Card>().map_or((8, 0), |card| card.capability.min((8, 0)));
+    let would_do = |card: &&sim::cards::Card| {
+        card.memory.cast_signed() >= needs && card.capability >= own && !card.name.is_some_and(|name| name.contains("laptop"))
+    };
+    let mut cards: Vec<&sim::cards::Card> = sim::cards::all().iter().filter(would_do).collect();
     cards.sort_by_key(|card| card.memory);
     cards.dedup_by_key(|card| card.memory >> 30);
     let named = cards.iter().take(CARDS).map(|card| {
