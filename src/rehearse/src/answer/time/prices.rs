@@ -106,7 +106,7 @@ mod tests {
             ("h100,0,USD,2026-11-01,a", "no number above 0"),
             ("h100,2,USD,November,a", "written like"),
             ("h100,2,USD,2026-11-01", "five columns"),
-            ("h900,2,USD,2026-11-01,a", "no card"),
+            ("h900,2,USD,2026-11-01,a", "unknown GPU"),
             ("24GiB,2,USD,2026-11-01,a", "size alone"),
             ("h100,2,USD,2026-11-01,a\nt4,2,EUR,2026-11-01,a", "one currency"),
             ("", "no price"),
