@@ -58,6 +58,13 @@ predictions: _setup
     rm -rf records/predicted/dry-24gib && mv {{ quote(target / "predictions/dry-24gib") }} records/predicted/
     just protocols report
 
+# Whether the steps of measured cells still ask for what they asked for when they were measured: all that GPUs measured, and 60 others by chance
+[no-exit-message]
+evidence *FLAGS: _setup
+    @scripts/peers
+    cargo build --release -p commands -p experiments
+    @exec {{ quote(release / "vramlab-lab") }} evidence "$@"
+
 # Write each experiment's protocol into records/protocols, after a change of claims, grids or words: what `just report` judges by
 protocols: _setup
     cargo build --release -p experiments

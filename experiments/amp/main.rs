@@ -9,11 +9,10 @@ mod bandwidth;
 mod learning;
 mod memory;
 mod scaler;
-mod task;
 mod time;
 
 use harness::lab::*;
-use torch::{GradScaler, ScalerState, allow_tf32, autocast};
+use torch::{allow_tf32, autocast};
 
 /// Mean over samples that were not trained on, computed in fp32.
 const LOSS: Metric = Metric::counted("loss", "loss after training", "1");
@@ -49,6 +48,7 @@ pub fn protocol() -> Protocol {
         .grid(memory::grid())
         .grid(bandwidth::grid())
         .grid(time::grid())
+        .grid(time::recipe())
         .grid(learning::grid())
         .grid(scaler::grid())
         .shows(Shown::new("bf16 autocast").at(Computed::AmpBf16).memory(PEAK).time(TIME))

@@ -4,8 +4,8 @@
 //! task that really converges is trained from many starts, at rates from those at which every start learns to those at which none
 //! does, and the runs that learn nothing are counted. A run starts from its own parameters and sees the samples in its own order.
 //!
-//! In fp32 and bf16 all starts are trained at once, as one batched product for each layer. They share no number, so that one which
-//! overflows leaves the others alone. Under fp16 each start is trained by itself: a `GradScaler` leaves a step out for all that it scales.
+//! All starts are trained at once, as one batched product for each layer. They share no number, so that one which overflows leaves the others
+//! alone.
 
 mod divergence;
 mod networks;

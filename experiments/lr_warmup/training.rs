@@ -2,7 +2,7 @@
 
 use super::*;
 use networks::Networks;
-use torch::{GradScaler, allow_tf32, autocast};
+use torch::{allow_tf32, autocast};
 
 /// Starts of each cell: where all of them diverge, with warm-up and without, the ratio's interval lies within a tenth of 1.
 pub const MEMBERS: i64 = 96;
@@ -63,10 +63,6 @@ impl WarmupTask {
     pub fn train(&self, members: Range<i64>, steps: i64) -> Result<(Networks, [Vec<f64>; 2])> {
         let count = members.end - members.start;
         let mut networks = Networks::new(&self.start, &members, self.schedule.algorithm)?;
-        let mut scaler = match self.precision {
-            Precision::AmpFp16 => GradScaler::default(),
-            Precision::Fp32 | Precision::AmpBf16 => GradScaler::disabled(),
-        };
         let before = self.all_losses(&networks, count)?;
         for step in 0..steps {
             let chosen = self.order.narrow(0, members.start, count).select(1, step).reshape([-1]);
@@ -75,10 +71,9 @@ impl WarmupTask {
             networks.optimizer.zero_grad();
             let losses = autocast(x.device(), self.precision.kind(), || networks.losses(&x, &targets))?;
             // A sum, so that each member gets the gradient of its own mean.
-            scaler.scale(&losses.sum(Kind::Float))?.f_backward()?;
+            losses.sum(Kind::Float).f_backward()?;
             networks.optimizer.set_lr(self.schedule.at(step));
-            scaler.step(&mut networks.optimizer)?;
-            scaler.update()?;
+            networks.optimizer.step();
         }
         let after = self.all_losses(&networks, count)?;
         Ok((networks, [before, after]))

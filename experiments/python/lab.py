@@ -250,7 +250,8 @@ def _run(prepare, spec):
             mallopt = ctypes.CDLL(None).mallopt
             if not (mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)):
                 raise RuntimeError("malloc does not keep what is freed, and both sides of a comparison must do the same")
-        status, reason, rows = _PASSES[spec["pass"]](prepare_alike, spec, bench)
+        run = _witness if spec["witness"] is not None else _PASSES[spec["pass"]]
+        status, reason, rows = run(prepare_alike, spec, bench)
     except Exception as error:  # Whatever it was becomes a row.
         status, reason, rows = _failed(error)
     for metric, unit, value, index in rows:
@@ -381,6 +382,16 @@ def _memory(prepare, spec, bench):
         rows.append(("step_peak", "B", device.read()["requested_peak"] - probe.rest, 0))
     rows += [(metric, unit, value, 0) for metric, (unit, value) in probe.figures.items()] + probe.points
     return "ok", "", rows
+
+
+def _witness(prepare, spec, bench):
+    device = meter.Cuda(bench.device) if bench.device.type == "cuda" else meter.Cpu(spec["memory_limit"])
+    step = _set_up(prepare, spec["cell"], bench)
+    for _ in range(2):
+        step.run(Probe())
+    device.reset_peaks()
+    number = (bench.device.index or 0) if bench.device.type == "cuda" else -1
+    return "ok", "|".join(meter.witness(number, spec["witness"], lambda: step.run(Probe(meter=device)))), []
 
 
 def _time(prepare, spec, bench):

@@ -24,7 +24,8 @@ def open_library(path):
     global _LIBRARY
     _LIBRARY = ctypes.CDLL(path)
     _LIBRARY.vl_cpu_meter_limit.argtypes = [ctypes.c_int64]
-    for name in ["vl_allocations_record", "vl_settings"]:
+    _LIBRARY.vl_witness_end.argtypes = [ctypes.c_char_p, ctypes.c_void_p, _SETTING]
+    for name in ["vl_allocations_record", "vl_settings", "vl_witness_begin", "vl_witness_end"]:
         getattr(_LIBRARY, name).restype = ctypes.c_void_p
     _LIBRARY.vl_allocations_take.argtypes = [ctypes.c_void_p, _TAKE]
     _LIBRARY.vl_settings.argtypes = [ctypes.c_void_p, _SETTING]
@@ -79,6 +80,22 @@ class Cpu:
     def read(self):
         """What the memory pass shows, by metric."""
         return {"requested_peak": self.peak()}
+
+
+def witness(device, known, body):
+    """The witness of a body, and what differs first from one of before, as src/torch/src/native/witness.cpp has them."""
+    found = []
+
+    @_SETTING
+    def take(_, digest, difference):
+        found.extend([digest.decode(), difference.decode()])
+
+    _checked(_LIBRARY.vl_witness_begin(device))
+    try:
+        body()
+    finally:
+        _checked(_LIBRARY.vl_witness_end(known.encode(), None, take))
+    return found
 
 
 @contextlib.contextmanager

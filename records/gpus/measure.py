@@ -1,6 +1,7 @@
 """Programs as people write them, rehearsed and then run on a real GPU: each writes what PyTorch's own meters and a clock say, side by side.
 
     measure.py rehearse --vramlab PROGRAM --card CARD [--python PYTHON] [NAME...]    into CARD-rehearsed.csv; needs no GPU
+    measure.py today --vramlab PROGRAM --card CARD [--python PYTHON] [NAME...]       the same again into CARD-today.csv, with each one's witness
     measure.py run [--python PYTHON] [--out FILE] [NAME...]                          on the GPU that is there
     measure.py compare CARD                                                          CARD-rehearsed.csv beside CARD-measured.csv: README's table
     measure.py what-if CARD NAME REHEARSED MEASURED                                  adds to CARD-what-if.csv from two answers of --what-if --json
@@ -28,6 +29,8 @@ PROGRAMS = HERE / "programs"
 # A rehearsal goes to the end where what comes after three steps is the point, or where there are no steps.
 TO_THE_END = {"segmentation", "llama_generate", "gpt2_generate", "whisper_generate", "t5_generate", "bert_encode", "vit_validate", "resnet50_serve",
               "llama_prefill", "forgotten_no_grad"}
+# What of a rehearsal is the same again as long as the program asks for the same: `vramlab show --witness`.
+TODAY = ["program", "witness", "peak_requested", "peak_allocated", "peak_reserved", "outside", "step_seconds", "low_seconds", "high_seconds", "placeholders"]
 REHEARSED = ["program", "peak_requested", "peak_allocated", "peak_reserved", "outside", "step_seconds", "low_seconds", "high_seconds", "placeholders"]
 # `early` is after three steps.
 MEASURED = ["program", *(f"{what}{when}" for when in ("_early", "") for what in ("peak_requested", "peak_allocated", "peak_reserved")), "outside",
@@ -46,26 +49,31 @@ def write(path, columns, rows):
 
 
 def rehearse(options):
-    path = HERE / f"{options.card}-rehearsed.csv"
+    path = HERE / f"{options.card}-{'today' if options.today else 'rehearsed'}.csv"
     rows = {row["program"]: row for row in csv.DictReader(path.open())} if path.exists() else {}
     for program in programs(options.names):
         name = program.stem
         with tempfile.TemporaryDirectory() as folder:
             answer = Path(folder) / "answer.json"
             flags = ["--steps", "all"] if name in TO_THE_END else []
-            words = [options.vramlab, "rehearse", "--quiet", "--gpu", options.card, *flags, "--json", answer, "--", options.python, program]
+            kept = Path(folder) / "kept.cap"
+            words = [options.vramlab, "rehearse", "--quiet", "--gpu", options.card, *flags, "--json", answer, "--keep", kept, "--", options.python, program]
             done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
             if not answer.exists():
                 print(f"{name}: {done.stderr[-2000:]}")
                 continue
             found = json.loads(answer.read_text())
+            shown = subprocess.run([options.vramlab, "show", kept, "--witness"], capture_output=True, text=True, check=True)
         process = max(found["processes"], key=lambda one: one["peak_reserved"])
         timed = found.get("time") or {}
-        rows[name] = {"program": name, **{key: process[key] for key in ("peak_requested", "peak_allocated", "peak_reserved")},
+        witness = shown.stdout.split()[0]
+        if options.today and name in rows and rows[name]["witness"] != witness:
+            print(f"{name} asks for something else than when it was rehearsed last: vramlab show --witness OTHER names it")
+        rows[name] = {"program": name, "witness": witness, **{key: process[key] for key in ("peak_requested", "peak_allocated", "peak_reserved")},
                       "outside": found["peak_on_device"] - process["peak_reserved"], "placeholders": len(process["placeholders"]),
                       **{key: timed.get(key, "") and f"{timed[key]:.4g}" for key in ("step_seconds", "low_seconds", "high_seconds")}}
         print(f"{name}: {process['peak_allocated']} B allocated, {process['peak_reserved']} B reserved, {timed.get('step_seconds')} s", flush=True)
-    write(path, REHEARSED, (rows[name] for name in sorted(rows)))
+        write(path, TODAY if options.today else REHEARSED, (rows[name] for name in sorted(rows)))
 
 
 METERS = """
@@ -223,9 +231,9 @@ def what_if(options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     what = parser.add_subparsers(required=True)
-    for name, call in (("rehearse", rehearse), ("run", run), ("compare", compare), ("what-if", what_if)):
+    for name, call in (("rehearse", rehearse), ("today", rehearse), ("run", run), ("compare", compare), ("what-if", what_if)):
         one = what.add_parser(name)
-        one.set_defaults(call=call)
+        one.set_defaults(call=call, today=name == "today")
         if name in ("compare", "what-if"):
             one.add_argument("card")
             if name == "what-if":
@@ -235,7 +243,7 @@ def main():
             continue
         one.add_argument("--python", default=sys.executable)
         one.add_argument("names", nargs="*", metavar="NAME")
-        if name == "rehearse":
+        if name in ("rehearse", "today"):
             one.add_argument("--vramlab", required=True)
             one.add_argument("--card", required=True)
         else:

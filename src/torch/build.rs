@@ -31,7 +31,7 @@ fn main() {
         // a program that has them, too.
         Library {
             name: "meter",
-            from: ["meter.cpp", "allocations.cpp", "settings.cpp"].map(native).to_vec(),
+            from: ["meter.cpp", "allocations.cpp", "witness.cpp", "settings.cpp"].map(native).to_vec(),
             exports: "vl_*",
             link: ["-Wl,-Bsymbolic", "-ltorch_cpu", "-lc10"].map(str::to_string).to_vec(),
             needs_cuda: false,

@@ -185,62 +185,6 @@ fn two_runs_of_all_do_not_disturb_each_other_and_nothing_makes_no_report() {
     assert!(!project.path("results-report").exists() && project.machines().is_empty());
 }
 
-/// Predictions are the same on every machine: those that came with the project stand for one's own after a sample of them was made again.
-#[test]
-fn predictions_that_came_are_taken_over_where_they_are_equal_and_made_where_not() {
-    let project = Project::new();
-    let predict = || {
-        let arguments = [
-            "run-all",
-            "--only=accumulation,batch_loading",
-            "--device",
-            "dry",
-            "--profile",
-            "smoke",
-            "--filter",
-            "recipe=full|how=batches",
-            "--out",
-            "results",
-        ];
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_vramlab-lab")).args(arguments).current_dir(project.0.path()).output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-        said(&output)
-    };
-    let made = predict();
-    assert!(!made.contains("made again"), "{made}");
-    let machine = name(&project.machines()[0]);
-    std::fs::create_dir_all(project.path("records/predicted")).unwrap();
-    std::fs::rename(project.path(&format!("results/{machine}")), project.path(&format!("records/predicted/{machine}"))).unwrap();
-    std::fs::rename(project.path("results/protocols"), project.path("records/protocols")).unwrap();
-    let samples = project.path(&format!("records/predicted/{machine}/batch_loading/samples.csv"));
-    let before = std::fs::read_to_string(&samples).unwrap();
-    let taken = predict();
-    assert!(taken.contains(" made again, all equal to those that came with the project"), "{taken}");
-    assert_eq!(std::fs::read_to_string(&samples).unwrap(), before);
-    let own = project.path(&format!("results/{machine}"));
-    assert!(!own.exists(), "nothing is copied, so that nobody takes it for made here");
-    // Other bytes than this machine predicts.
-    let other = |row: &str| match row.split_once(",requested_peak,B,") {
-        Some((cell, rest)) => format!("{cell},requested_peak,B,1{rest}\n"),
-        None => format!("{row}\n"),
-    };
-    std::fs::write(&samples, before.lines().map(other).collect::<String>()).unwrap();
-    let told = predict();
-    assert!(told.contains("batch_loading: not equal to records/") && told.contains("requested_peak was 1"), "{told}");
-    assert!(!Run::read(&own.join("batch_loading")).unwrap().passes.is_empty() && !own.join("accumulation").exists());
-    // Of another method they say nothing.
-    std::fs::write(&samples, &before).unwrap();
-    std::fs::remove_dir_all(&own).unwrap();
-    let manifest = samples.with_file_name("run.json");
-    let text = std::fs::read_to_string(&manifest).unwrap();
-    std::fs::write(&manifest, text.replacen("\"revision\": 1", "\"revision\": 7", 1)).unwrap();
-    let protocols = project.path("records/protocols");
-    std::fs::copy(protocols.join("batch_loading-1.json"), protocols.join("batch_loading-7.json")).unwrap();
-    let made = predict();
-    assert!(!made.contains("batch_loading: not equal") && own.join("batch_loading").exists(), "{made}");
-}
-
 /// Ctrl-C reaches every process of the terminal's group. One that was asked for its version and says nothing for it has not answered 'none'.
 #[test]
 fn a_signal_in_the_first_second_leaves_no_results() {

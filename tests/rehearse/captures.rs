@@ -204,3 +204,20 @@ fn a_short_answer_has_at_most_24_lines_of_80_columns_and_its_account_sums_to_the
         assert_eq!(&account["total"], total, "{}", capture.display());
     }
 }
+
+/// 16 digits stand for all that a rehearsal asked for; beside another one the first difference is named.
+#[test]
+fn a_witness_is_the_same_for_the_same_and_names_what_differs() {
+    let captures = common::root().join("tests/rehearse/captures");
+    let witness = |file: &str, other: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+        command.arg("show").arg(captures.join(file)).arg("--witness").args(other.map(|other| captures.join(other)));
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (status, digits) = witness("training.cap", None);
+    assert!(status == Some(0) && digits.trim().len() == 16 && u64::from_str_radix(digits.trim(), 16).is_ok(), "{digits}");
+    assert_eq!(witness("training.cap", Some("training.cap")), (Some(0), digits.clone()));
+    let (status, said) = witness("training.cap", Some("attention.cap"));
+    assert!(status == Some(4) && said.starts_with(&digits) && said.contains(" there, ") && said.contains(" here (row "), "{said}");
+}

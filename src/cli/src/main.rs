@@ -143,6 +143,9 @@ enum Lab {
     #[command(hide = true)]
     RunAll(Rest),
 
+    /// Say whether the steps of measured cells still ask for what they asked for when they were measured
+    Evidence(Rest),
+
     /// Say what this machine has, what is missing and how to fix it
     #[command(hide = true)]
     Doctor(Rest),

@@ -2,13 +2,13 @@
 
 use super::rehearsal::{Outputs, present, status};
 use anyhow::{Result, ensure};
-use base::eprint;
+use base::{eprint, println};
 use clap::Args;
 use rehearse::check::Earlier;
 use rehearse::snapshot::{self, SnapshotAnswer};
-use rehearse::{RehearsalResult, files};
+use rehearse::{Capture, RehearsalResult, Witness, files};
 use sim::cards::Card;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Flags of `vramlab show`.
 #[derive(Debug, Args)]
@@ -17,6 +17,10 @@ pub struct ShowOptions {
     /// What `vramlab rehearse --keep FILE` wrote, or a snapshot of a real GPU (torch.cuda.memory._dump_snapshot)
     #[arg(value_name = "FILE")]
     file: PathBuf,
+
+    /// Of a rehearsal: print 16 digits that stand for all that it asked for, in place of the answer; and what differs first from another
+    #[arg(long, value_name = "OTHER")]
+    witness: Option<Option<PathBuf>>,
 
     #[command(flatten)]
     outputs: Outputs,
@@ -35,9 +39,21 @@ pub fn show(options: &ShowOptions) -> Result<u8> {
     if snapshot::is_snapshot(&options.file) {
         return of_snapshot(options);
     }
+    if let Some(other) = &options.witness {
+        return witness(&options.file, other.as_deref());
+    }
     let earlier = options.outputs.check.as_deref().map(Earlier::read).transpose()?;
     let found = RehearsalResult::open(&options.file)?;
     present(&options.outputs, &found, earlier, None)
+}
+
+fn witness(file: &Path, other: Option<&Path>) -> Result<u8> {
+    let of = |file: &Path| -> Result<Witness> { Ok(Witness::of(&Capture::open(file)?)) };
+    let own = of(file)?;
+    println!("{own}");
+    let difference = other.map(of).transpose()?.and_then(|other| own.difference(&other));
+    difference.iter().for_each(|difference| println!("{difference}"));
+    Ok(if difference.is_some() { 4 } else { 0 })
 }
 
 fn of_snapshot(options: &ShowOptions) -> Result<u8> {

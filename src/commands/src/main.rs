@@ -26,6 +26,9 @@ enum LabCommand {
         only: Vec<String>,
     },
 
+    /// Say whether the steps of measured cells still ask for what they asked for when they were measured
+    Evidence(harness::runner::EvidenceOptions),
+
     /// Say what this machine has, what is missing and what would fix it
     Doctor,
 
@@ -70,6 +73,7 @@ fn run(command: LabCommand) -> Result<u8> {
             println!("{summary}  {written}");
             Ok(summary.code)
         }
+        LabCommand::Evidence(options) => harness::runner::evidence(&options),
         LabCommand::Doctor => harness::doctor::run().map(|()| 0),
         LabCommand::GpuDay(options) => commands::gpu_day(&options),
     }

@@ -467,6 +467,17 @@ pub fn memory(step: &mut Step, backend: &dyn Backend) -> Result<Vec<Sample>> {
     Ok(samples)
 }
 
+/// What one step asks for, after steps as before a count of bytes: its witness, and what differs first from one of before.
+pub fn witness(step: &mut Step, backend: &dyn Backend, known: &str) -> Result<Found> {
+    for _ in 0..2 {
+        step.run(&mut Probe::idle())?;
+    }
+    backend.reset_peaks()?;
+    let mut probe = Probe::reading(backend);
+    let (witness, difference) = torch::witness(backend.device(), known, || step.run(&mut probe))?;
+    Ok(Found { reason: format!("{witness}|{difference}"), ..Found::ok(Vec::new()) })
+}
+
 /// How long to warm up and how much to sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timing {

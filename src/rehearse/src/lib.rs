@@ -18,6 +18,7 @@ pub use answer::{Answer, ProcessAnswer, RehearsalVerdict, time};
 pub use capture::held::{HeldBack, HeldBy, HeldFile, Sent};
 pub use capture::process::{Exception, Frame, Process, Trace, is_library};
 pub use capture::session::{Capture, ScriptFailed};
+pub use capture::witness::Witness;
 pub use explore::needs::RehearsalResult;
 pub use explore::template::FlagTemplate;
 pub use explore::{ci, fit, preset, snapshot, versions, what_if};

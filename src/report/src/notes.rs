@@ -21,6 +21,7 @@ pub fn notes_of(recorded: &Recorded) -> Vec<String> {
     if planned > cells.len() {
         notes.push(format!("{} of {planned} configurations: a filter or a shard left the others out.", cells.len()));
     }
+    notes.extend(earlier_forms(recorded, &cells));
     notes.extend(remarkable_samples(recorded, &cells));
     let shares: Vec<f64> = cells.iter().filter_map(|cell| recorded.share_of_fastest(cell)).collect();
     if let (Some(low), Some(high)) = (shares.iter().copied().reduce(f64::min), shares.iter().copied().reduce(f64::max)) {
@@ -114,6 +115,15 @@ fn obstacles(recorded: &Recorded, cells: &[PlainCell]) -> Vec<String> {
         ));
     }
     notes
+}
+
+/// What today's step asks for otherwise than the step that was measured, by what is the first of it.
+fn earlier_forms(recorded: &Recorded, cells: &[PlainCell]) -> Vec<String> {
+    let of_run = recorded.earlier_form.iter().filter(|(cell, _)| !recorded.is_prediction() && cells.contains(cell));
+    let told = |(first, cells): (&String, Vec<&PlainCell>)| {
+        format!("Measured by an earlier form of the step: {}. What differs first today: {first}.", named(&cells))
+    };
+    grouped(of_run.map(|(cell, first)| (first, cell))).into_iter().map(told).collect()
 }
 
 fn named(cells: &[&PlainCell]) -> String {

@@ -29,6 +29,8 @@ pub struct Recorded {
     pub reproductions: Vec<Reproduction>,
     /// The highest rate at which this machine computed one operation in fp32, in operations a second; none where no experiment measured it.
     pub fastest: Option<f64>,
+    /// Cells that were measured by an earlier form of the step, with what is the first that today's asks for otherwise.
+    pub earlier_form: Vec<(PlainCell, String)>,
     planned: BTreeSet<PlainCell>,
 }
 
@@ -40,7 +42,7 @@ impl Recorded {
     }
 
     fn new(machine: &str, run: Run) -> Result<Recorded> {
-        let Run { manifest, passes } = run;
+        let Run { manifest, passes, earlier_form } = run;
         for grid in &manifest.protocol.grids {
             let cells = grid.axes.iter().try_fold(1usize, |cells, axis| cells.checked_mul(axis.levels.len()));
             ensure!(cells.is_some_and(|cells| cells <= MOST_CELLS), "the grid '{}' plans more than {MOST_CELLS} cells", grid.name);
@@ -62,6 +64,7 @@ impl Recorded {
             judgements,
             reproductions,
             fastest: None,
+            earlier_form,
             planned,
         })
     }

@@ -17,12 +17,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use torch::dry;
 
-/// What all predictions may take, where those that came with the project are not what this machine would make.
-const PREDICTIONS: Duration = Duration::from_secs(240);
-
-/// What all measurements of the quick profile may take, with the predictions before them. With the report this is less than a quarter of an hour.
+/// What all measurements of the quick profile may take. With the report this is less than a quarter of an hour.
 const QUICK: Duration = Duration::from_secs(885);
 
 /// An experiment that was cut short is gone on with, as long as there is more time left than it takes to start everything again.
@@ -64,7 +60,7 @@ pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<O
         bail!("there is no experiment '{unknown}'; there are: {}", experiments().collect::<Vec<_>>().join(", "));
     }
     interruptible()?;
-    let devices = devices(options);
+    let devices = [options.device()];
     let chosen: Vec<&str> = experiments().filter(|name| only.is_empty() || only.iter().any(|wanted| wanted == name)).collect();
     let all_turns = devices.iter().flat_map(|device| chosen.iter().map(move |name| (*device, *name)));
     if options.list {
@@ -79,7 +75,7 @@ pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<O
     let results = kept.clone().unwrap_or_else(|| scratch.path().to_path_buf());
     let _lock = hold(&results)?;
     let start = Instant::now();
-    let limits: Vec<Duration> = devices.iter().map(|device| limit(options, *device, devices.len() > 1, chosen.len())).collect();
+    let limits: Vec<Duration> = devices.iter().map(|device| limit(options, *device, chosen.len())).collect();
     announce(options, chosen.len(), &devices, &limits, &results);
     let mut turns: Vec<ExperimentTurn> = all_turns
         .map(|(device, name)| ExperimentTurn { device, name, code: None, summary: None, went_on: false, looked_again: false })
@@ -171,27 +167,12 @@ impl ExperimentTurn {
     }
 }
 
-/// The device that the user names; else the GPU, or without one a simulated GPU, which predicts in a short time what a GPU would need, and
-/// the CPU.
-fn devices(options: &Options) -> Vec<DeviceChoice> {
-    match (options.device, DeviceChoice::best()) {
-        (Some(device), _) => vec![device],
-        (None, DeviceChoice::Cpu) if dry::is_built() => vec![DeviceChoice::dry(), DeviceChoice::Cpu],
-        (None, best) => vec![best],
-    }
-}
-
 /// What all experiments on a device may take.
-fn limit(options: &Options, device: DeviceChoice, beside_others: bool, experiments: usize) -> Duration {
+fn limit(options: &Options, device: DeviceChoice, experiments: usize) -> Duration {
     let each = |each: u64| Duration::from_secs(each * experiments as u64);
-    let is_dry = matches!(device, DeviceChoice::Dry(_));
     match (options.budget, options.profile(device)) {
-        (Some(budget), _) if beside_others && is_dry => PREDICTIONS.min(budget / 4),
-        (Some(budget), _) if beside_others => budget - PREDICTIONS.min(budget / 4),
         (Some(budget), _) => budget,
         (None, Profile::Smoke) => each(20),
-        (None, _) if is_dry => PREDICTIONS,
-        (None, Profile::Quick) if beside_others => QUICK - PREDICTIONS,
         (None, Profile::Quick) => QUICK,
         (None, Profile::Full) => each(600),
     }
@@ -227,12 +208,17 @@ fn hold(results: &Path) -> Result<File> {
     Ok(lock)
 }
 
-/// The command that runs an experiment, as the program next to this one.
-fn command(name: &str, flags: &[String], options: &Options, device: DeviceChoice) -> Result<Command> {
+/// The program of an experiment, next to this one.
+pub(super) fn program(name: &str) -> Result<Command> {
     let here = std::env::current_exe().context("finding this program's own file")?;
     let program = here.parent().context("this program stands in no folder")?.join(name);
     ensure!(program.exists(), "{} is missing; build all programs with `cargo build --release`", program.display());
-    let mut command = Command::new(program);
+    Ok(Command::new(program))
+}
+
+/// The command that runs an experiment, as the program next to this one.
+fn command(name: &str, flags: &[String], options: &Options, device: DeviceChoice) -> Result<Command> {
+    let mut command = program(name)?;
     command.args(flags);
     if options.device.is_none() {
         command.args(["--device", &device.to_string()]);
@@ -255,13 +241,6 @@ impl fmt::Display for RunAllSummary {
         let failed: Vec<String> = summaries().flat_map(of_turn).collect();
         let took = Seconds(self.took.as_secs_f64());
         writeln!(f, "run-all: {passes} passes in {took}, {} cells failed", failed.len())?;
-        let came = summaries().filter_map(|(_, summary)| summary.came).fold((0, 0), |sum, came| (sum.0 + came.0, sum.1 + came.1));
-        if let (again, all @ 1..) = came {
-            writeln!(
-                f,
-                "  predictions: {again} of {all} made again, all equal to those that came with the project, which stand for yours"
-            )?;
-        }
         for (device, judged) in grouped(summaries().map(|(turn, summary)| (turn.device, &summary.judged))) {
             let judged = judged.into_iter().flatten().filter(|judged| judged.counts && !judged.in_python);
             write_judged(f, device, &judged.collect::<Vec<_>>())?;

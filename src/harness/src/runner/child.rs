@@ -82,7 +82,10 @@ fn pass(prepare: SetUp, spec: &Spec) -> Result<Found> {
         },
         (Pass::Memory, _) => {
             let mut step = bench.set_up(prepare, &spec.cell)?;
-            Ok(Found::ok(measure::memory(&mut step, &*backend)?))
+            match &spec.witness {
+                Some(known) => measure::witness(&mut step, &*backend, known),
+                None => Ok(Found::ok(measure::memory(&mut step, &*backend)?)),
+            }
         }
         (Pass::Time, DeviceChoice::FakeCuda(_)) => {
             measure::smoke_time(&mut bench.set_up(prepare, &spec.cell)?)?;

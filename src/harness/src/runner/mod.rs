@@ -2,6 +2,7 @@
 
 mod all;
 mod child;
+mod evidence;
 mod launch;
 mod options;
 mod plan;
@@ -18,6 +19,7 @@ mod sweep;
 mod template;
 
 pub use all::{RunAllSummary, run_all};
+pub use evidence::{EvidenceOptions, evidence};
 pub use options::Options;
 pub use python::{Python, for_reference, project_with};
 pub use start::{interruptible, stopped};
@@ -102,6 +104,9 @@ fn parse(protocol: &PlainProtocol) -> Result<Options, clap::Error> {
 }
 
 fn start(protocol: &PlainProtocol, options: &Options) -> Result<u8> {
+    if let Some(file) = &options.witness {
+        return evidence::tell(protocol, options, file);
+    }
     let choice = options.device();
     let profile = options.profile(choice);
     let plan = match plan::Plan::new(protocol, profile, options) {

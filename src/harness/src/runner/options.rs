@@ -74,6 +74,10 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     pub protocol: Option<PathBuf>,
 
+    /// Cells, in a file of the lab's own, to make the witnesses of
+    #[arg(long, hide = true)]
+    pub witness: Option<PathBuf>,
+
     /// The command that this run is part of, as it describes that itself
     #[arg(long, hide = true, value_parser = within)]
     pub within: Option<RunAllContext>,

@@ -31,6 +31,8 @@ pub struct Spec {
     pub anew: bool,
     /// What a PyTorch reference needs besides; none for a child of our own.
     pub reference: Option<ForReference>,
+    /// In place of bytes the memory pass gives the step's witness, and what differs from this one, which may be empty.
+    pub witness: Option<String>,
     /// Settings of the caching allocator that the cell asks for.
     pub alloc_conf: Option<String>,
     pub parent: u32,

@@ -34,9 +34,6 @@ pub struct RunSummary {
     pub dir: PathBuf,
     /// Folders of results that the run might not add to and that are as they were.
     pub left: Vec<PathBuf>,
-    /// Of the predictions that came with the project and stand for this run's own: how many were made again, all equal, and how many there
-    /// are. None where the run made its own.
-    pub came: Option<(usize, usize)>,
     /// Passes that this run measured.
     pub passes: usize,
     /// Passes that the budget left out.

@@ -16,12 +16,10 @@ use crate::machine::{DeviceChoice, Machine, cores, exact_cpu, flags, kernel};
 use anyhow::{Context, Result};
 use base::order::grouped;
 use base::units::{Bytes, Seconds, now};
-use rand::seq::SliceRandom;
 use record::judge::{RunContext, judge, undecided};
 use record::protocol::{DEVICE_MEMORY, Pass, PlainCell, PlainProtocol, Profile, TIME};
 use record::results::{
     BUDGET_ENDED, Command, FolderNotWritten, Identity, Journal, Manifest, PassRecord, Place, SCHEMA, SHARD, Samples, Status,
-    predictions_that_came,
 };
 use record::rounds::Rounds;
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,9 +64,6 @@ pub fn run(
     let launcher = Launcher { choice, device_memory: machine.device_memory, timeout: options.timeout, python };
     let setting = Setting { protocol, options, profile, rounds, plan, machine, launcher };
     let mut manifest = setting.manifest()?;
-    if setting.takes_over(&manifest, out)? {
-        return Ok(0);
-    }
     // Before a folder is chosen or made: a run that was stopped leaves nothing.
     if stopped() {
         return Ok(INTERRUPTED);
@@ -102,76 +97,7 @@ pub fn run(
     Ok(if stopped() { INTERRUPTED } else { u8::from(failed > 0) })
 }
 
-/// One in so many predictions is made again before those that came with the project are taken for this run's own.
-const SAMPLED: usize = 8;
-/// But no more of an experiment than this: each run draws others.
-const MOST_SAMPLED: usize = 2;
-
 impl Setting<'_> {
-    /// In a run of all, stands by the predictions that came with the project where this run would make the same, after a sample of them was made
-    /// again and was equal to the byte. Nothing is copied: they stay what they are, the project's. False where the run is to make its own, and
-    /// where it was stopped.
-    fn takes_over(&self, now: &Manifest, out: &Path) -> Result<bool> {
-        let (protocol, choice) = (self.protocol, self.launcher.choice);
-        let is_dry = matches!(choice, DeviceChoice::Dry(_));
-        let Some(within) = self.options.within.as_ref().filter(|_| is_dry && !self.options.fresh) else { return Ok(false) };
-        let Some((dir, came)) = predictions_that_came(out, now)? else { return Ok(false) };
-        let counted =
-            |planned: &&Planned| planned.grid.passes.contains(&Pass::Memory) && impossible(choice, planned, Pass::Memory).is_none();
-        let mut sample: Vec<Planned> = self.plan.cells.iter().filter(counted).cloned().collect();
-        let all = sample.len();
-        // Another sample each time, so that many users make all of them.
-        sample.shuffle(&mut rand::rng());
-        sample.truncate(all.div_ceil(SAMPLED).min(MOST_SAMPLED));
-        sample.iter_mut().for_each(|planned| planned.twice = false);
-        let scratch = tempfile::tempdir().context("making a folder for predictions that are made again")?;
-        let Place { dir: made, .. } = Place::find(scratch.path(), None, now);
-        let (journal, _) = Journal::open(&made, &mut now.clone(), true)?;
-        let mut sweep = Sweep::new(self, journal, Vec::new());
-        sweep.progress.expect(sample.iter().map(|planned| sweep.untimed_passes(planned).len()).sum());
-        // However short the time is: without them nothing is taken over.
-        sweep.count(&sample, None)?;
-        sweep.progress.finish();
-        if stopped() {
-            return Ok(false);
-        }
-        let is_counted = |record: &&PassRecord| record.pass == Pass::Memory && record.round == 1;
-        let is_made = |record: &&PassRecord| record.seconds.is_some() && record.status != Status::Skipped;
-        let made: Vec<&PassRecord> = sweep.records.iter().filter(is_counted).filter(is_made).collect();
-        let apart = made.iter().find_map(|record| {
-            let cell = &record.cell;
-            match came.passes.iter().find(|pass| pass.cell == *cell && pass.pass == Pass::Memory) {
-                Some(theirs) if theirs.status != record.status => {
-                    Some(format!("'{cell}' ends otherwise: {} {}", record.status, record.reason))
-                }
-                Some(theirs) => counted_difference(protocol, theirs, record).map(|apart| format!("'{cell}': {}", apart.reason)),
-                None => Some(format!("there is no '{cell}'")),
-            }
-        });
-        if let Some(apart) = apart {
-            sweep.say(&format!("not equal to {}, so all are made here: {apart}", dir.display()));
-            return Ok(false);
-        }
-        if made.is_empty() && all > 0 {
-            return Ok(false);
-        }
-        let taken = RunContext { profile: self.profile, device: choice.platform(), rounds: &came.manifest.rounds };
-        let judgements = judge(protocol, taken, &Samples::new(&came.passes));
-        let summary = RunSummary {
-            dir: dir.clone(),
-            left: Vec::new(),
-            came: Some((made.len(), all)),
-            passes: made.len(),
-            lacking: 0,
-            is_open: false,
-            failed: Vec::new(),
-            judged: judgements.iter().map(JudgedClaim::of).collect(),
-        };
-        summary.write(&within.summary)?;
-        println!("{}: {} of {all} predictions made again, all equal to {}", protocol.name, made.len(), dir.display());
-        Ok(true)
-    }
-
     fn manifest(&self) -> Result<Manifest> {
         let Setting { protocol, options, machine, launcher, .. } = self;
         let (git_revision, git_dirty) = revision();
@@ -414,6 +340,7 @@ impl<'a> Sweep<'a> {
             waits: false,
             anew: pass == Pass::Time && times_more(),
             reference: cell.is_reference().then(|| for_reference(threads)).transpose()?,
+            witness: None,
             alloc_conf: cell.alloc_conf().map(str::to_string),
             parent: std::process::id(),
         }))
@@ -645,7 +572,6 @@ impl<'a> Sweep<'a> {
         RunSummary {
             dir: folder.to_path_buf(),
             left: left.iter().map(|left| left.dir.clone()).collect(),
-            came: None,
             // What could only be skipped started no process.
             passes: self.records.iter().skip(self.resumed).filter(|record| record.seconds.is_some()).count(),
             lacking: self.lacking(),

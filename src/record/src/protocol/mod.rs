@@ -49,7 +49,7 @@ pub struct PlainProtocol {
 }
 
 /// What a cell's figures are figures of: an experiment, and the declared revision of how it measures.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Method {
     pub experiment: String,
     pub revision: u32,

@@ -115,18 +115,6 @@ pub(super) fn differences(stored: &Manifest, now: &Manifest) -> Result<Vec<Strin
     Ok(found)
 }
 
-/// What sets two runs apart whose figures are predictions. What computes nothing allocates the same on every host, so its threads, vector
-/// instructions and Python do not.
-pub(super) fn differences_of_predictions(stored: &Manifest, now: &Manifest) -> Result<Vec<String>> {
-    let predicted = |manifest: &Manifest| {
-        let mut manifest = manifest.clone();
-        let of_host = ["interop threads", "python", "threads", "vector instructions"];
-        manifest.identity.flags.retain(|name, _| !of_host.contains(&name.as_str()));
-        manifest
-    };
-    differences(&predicted(stored), &predicted(now))
-}
-
 /// What of the hardware decides figures: a container's share of the host's memory and the driver's patch level, which change from day to day,
 /// do not.
 fn compared(hardware: &BTreeMap<String, String>) -> BTreeMap<String, String> {

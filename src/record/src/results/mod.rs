@@ -11,10 +11,11 @@ pub mod protocols;
 mod rows;
 mod run;
 mod samples;
+pub mod witnesses;
 
 pub use journal::{Journal, replace_file};
 pub use manifest::{Command, Identity, Manifest, SCHEMA};
-pub use place::{FolderNotWritten, Place, came, predictions_that_came, records};
+pub use place::{FolderNotWritten, Place, came, records};
 pub use rows::{BUDGET_ENDED, PassRecord, Sample, Status, read_file};
 pub use run::{Run, SHARD, folders, holds_results};
 pub use samples::{ByRound, Samples};

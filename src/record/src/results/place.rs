@@ -1,9 +1,8 @@
 //! Where a run's results go, so that whatever stands in the way of them stays as it is.
 
 use super::journal::is_held;
-use super::manifest::{MANIFEST, Manifest, differences, differences_of_predictions, read};
-use super::rows::PassRecord;
-use super::run::{Run, SAMPLES, folders, has_rows, holds_results, parts};
+use super::manifest::{MANIFEST, Manifest, differences, read};
+use super::run::{Run, SAMPLES, folders, has_rows, parts};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 
@@ -55,20 +54,6 @@ pub fn records(results: &Path) -> PathBuf {
 pub fn came(results: &Path) -> Vec<PathBuf> {
     let records = records(results);
     ["measured", "predicted"].iter().flat_map(|kind| folders(&records.join(kind)).unwrap_or_default()).collect()
-}
-
-/// The predictions that came with the project, where they may be what this run would make: of the same method, libtorch and simulated GPU, of
-/// every cell, and whole. With their folder.
-pub fn predictions_that_came(out: &Path, manifest: &Manifest) -> Result<Option<(PathBuf, Run)>> {
-    let dir = records(out).join("predicted").join(&manifest.identity.machine).join(&manifest.method.experiment);
-    if !holds_results(&dir) {
-        return Ok(None);
-    }
-    let run = Run::read(&dir)?;
-    let are_alike = differences_of_predictions(&run.manifest, manifest)?.is_empty();
-    let has = |cell: &String| run.passes.iter().any(|pass| pass.cell.to_string() == *cell);
-    let is_whole = manifest.planned.iter().all(has) && !run.passes.iter().any(PassRecord::is_to_be_repeated);
-    Ok((are_alike && is_whole).then_some((dir, run)))
 }
 
 /// Why a run may not write to a folder: nothing where it may.

@@ -35,12 +35,18 @@ pub fn write(folder: &Path, protocol: &PlainProtocol) -> Result<()> {
     replace_file(&path, text.as_bytes())
 }
 
+/// Of the folders around results the nearest that has such a file.
+pub(super) fn around(results: &Path, file: &Path) -> Result<Option<PathBuf>> {
+    let results = std::fs::canonicalize(results).with_context(|| format!("reading {}", results.display()))?;
+    Ok(results.ancestors().find(|folder| folder.join(file).exists()).map(Path::to_path_buf))
+}
+
 /// Reads the protocol of results: of the folders around them the nearest that has it.
 pub(super) fn read(results: &Path, method: &Method) -> Result<PlainProtocol> {
-    let results = std::fs::canonicalize(results).with_context(|| format!("reading {}", results.display()))?;
-    let found = results.ancestors().map(|folder| folder.join(PROTOCOLS).join(file_name(method))).find(|path| path.exists());
-    let path = found.with_context(|| {
-        format!("{} was measured by {method}, and no folder around it has {PROTOCOLS}/{}", results.display(), file_name(method))
+    let file = Path::new(PROTOCOLS).join(file_name(method));
+    let found = around(results, &file)?.with_context(|| {
+        format!("{} was measured by {method}, and no folder around it has {}", results.display(), file.display())
     })?;
+    let path = found.join(file);
     serde_json::from_slice(&read_file(&path)?).with_context(|| format!("{} is no protocol", path.display()))
 }

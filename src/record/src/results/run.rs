@@ -3,6 +3,8 @@
 use super::manifest::{MANIFEST, Manifest, differences, read};
 use super::protocols;
 use super::rows::{HEADER, PassRecord, parse, read_file};
+use super::witnesses::{self, WITNESSES};
+use crate::protocol::PlainCell;
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 
@@ -17,6 +19,8 @@ pub(super) const ASIDE: &str = ".aside-";
 pub struct Run {
     pub manifest: Manifest,
     pub passes: Vec<PassRecord>,
+    /// Cells whose step asks for something else today, with what is the first of it.
+    pub earlier_form: Vec<(PlainCell, String)>,
 }
 
 /// Prefix of the folders that the parts of a sweep write to, inside the experiment's folder.
@@ -54,7 +58,10 @@ impl Run {
         let path = dir.join(SAMPLES);
         let text = read_rows(&path)?;
         let (passes, _) = parse(&text, &path)?;
-        Ok(Run { manifest, passes })
+        let witnesses = protocols::around(dir, Path::new(WITNESSES))?.map(|records| witnesses::read(&records, &manifest.method));
+        let of_today = witnesses.transpose()?.unwrap_or_default().into_iter().filter(|row| !row.today.is_empty());
+        let earlier_form = of_today.map(|row| (row.cell, row.today)).collect();
+        Ok(Run { manifest, passes, earlier_form })
     }
 }
 

@@ -7,4 +7,5 @@ pub mod occupancy;
 pub mod plain;
 pub mod process;
 pub mod session;
+pub mod witness;
 pub mod work;

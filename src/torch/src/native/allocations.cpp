@@ -18,14 +18,15 @@ namespace {
 using vramlab::trace::Event;
 using vramlab::trace::Kind;
 
-constexpr int32_t kNothing = -2;
+using vramlab::kNothing;
 constexpr int32_t kCpu = -1;
-// Whose allocations are recorded; a number from 0 is a CUDA device's.
-std::atomic<int32_t> recording{kNothing};
+// Whose allocations are recorded, and of whose a witness is made.
+std::atomic<int32_t> recording{kNothing}, witnessing{kNothing};
 std::mutex recorded_mutex;
 std::vector<Event> recorded;
 
 void record(int32_t device, uint64_t address, int64_t bytes, Kind kind) {
+  if (witnessing == device && kind == Kind::kAlloc) vramlab::witnessed(bytes);
   if (recording != device) return;
   Event event{};
   event.kind = kind;
@@ -68,6 +69,11 @@ void watch_cuda() { TORCH_CHECK(false, "this program was built with a libtorch w
 }  // namespace
 
 namespace vramlab {
+
+void witness_allocations(int32_t device) {
+  if (device >= 0) watch_cuda();
+  witnessing = device;
+}
 
 void cpu_allocated(uint64_t address, int64_t bytes, int64_t live) {
   record(kCpu, address, bytes, Kind::kAlloc);

@@ -11,6 +11,7 @@ pub mod meter;
 mod process;
 mod settings;
 pub mod transfer;
+mod witness;
 
 pub use amp::allow_tf32;
 pub use autocast::autocast;
@@ -20,6 +21,7 @@ pub use library::MemoryFile;
 pub use meter::{CpuMemory, cpu_memory, limit_cpu_memory, reset_cpu_peak, use_cpu_meter};
 pub use process::{Forked, end_process, fork_process};
 pub use settings::settings;
+pub use witness::witness;
 
 use anyhow::{Error, Result};
 use std::ffi::{CStr, c_char, c_void};
