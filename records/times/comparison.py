@@ -1,4 +1,4 @@
-"""Sets what the program predicts of recorded steps (predicted first) beside what others measured: the tables in docs/time.md, the bands in
+"""Sets what the program predicts of recorded steps (predicted first) beside what others measured: the tables in records/times/README.md, the bands in
 src/rehearse/src/answer/time/intervals.csv.
 
     cargo build -p rehearse --example steps && python records/times/comparison.py
@@ -18,9 +18,12 @@ import model
 from evaluate import quantile
 
 SOURCES = ("timm-train", "timm-infer", "neusight", "kernelbench", "kernelbench-compiled")
-# Rows of a card that make a band of its own.
+# Rows that make a band of their own.
 LEAST = 15
-CELLS = {"chip": "anchored", "architecture": "architecture", "specification": "specification"}
+GRADES = ("chip", "architecture", "specification")
+KINDS = ("products", "convolutions", "compiled", "passes")
+# What a launch counts where nobody says (predict.rs).
+LAUNCH = 2e-5
 
 
 def baselines(source):
@@ -88,28 +91,26 @@ def signs(some):
     return [(measured > 0) == (predicted > 0) for measured, predicted in real if abs(math.expm1(measured)) > 0.03]
 
 
-def bands_of_cells(rows):
-    """Of each grade of records, and of each card that has rows of its own; a grade with few rows has the band of all."""
-    def of(own):
-        low, high = band([error(row) for row in own])
-        return min(low, 0.95), max(high, 1.05), len(own)
+def cell_of(row):
+    return f"{row['records']} {row['made_of']}"
 
+
+def bands_of_cells(rows):
+    """By whose the constants are and by what takes the time. Cells with few rows have the band of all of their grade."""
     found = {}
-    for grade, cell in CELLS.items():
+    for grade in GRADES:
         own = [row for row in rows if row["records"] == grade]
-        found[cell] = of(own if len(own) >= 30 else rows)
-        # Who knows less is not surer.
-        low, high, _ = found["anchored"]
-        found[cell] = (min(found[cell][0], low), max(found[cell][1], high), found[cell][2])
-    for card in sorted({row["card"] for row in rows}):
-        own = [row for row in rows if row["card"] == card]
-        if len(own) >= LEAST:
-            found[card] = of(own)
+        for made_of in KINDS:
+            some = [row for row in own if row["made_of"] == made_of]
+            low, high = band([error(row) for row in (some if len(some) >= LEAST else own or rows)])
+            # Who knows less is not surer.
+            less = found.get(f"chip {made_of}", (0.95, 1.05))
+            found[f"{grade} {made_of}"] = min(low, less[0], 0.95), max(high, less[1], 1.05), len(some)
     return found
 
 
 def is_inside(row, bands):
-    low, high, _ = bands.get(row["card"]) or bands[CELLS[row["records"]]]
+    low, high, _ = bands[cell_of(row)]
     return low <= math.exp(error(row)) <= high
 
 
@@ -165,14 +166,22 @@ def main():
     host = [row for row in found if row["bound_by"] in ("launches", "synchronisation")]
     steps = [row for row in found if row not in host]
     variants = list(pairs(steps))
-    bands = bands_of_cells(steps)
+    # The same with the records of a card's chip left out: what a card without records has to expect.
+    apart = [row for card in sorted({row["card"] for row in steps}) for row in evaluate.rows(sources, without=card)
+             if evaluate.is_judged(row) and row["bound_by"] not in ("launches", "synchronisation") and row["records"] != "chip"]
+    bands = bands_of_cells([*(row for row in steps if row["records"] == "chip"), *apart])
     told_of_models(steps)
+    told_of_models(apart)
     lines = ["| records | rows | predicted | measured / predicted | in the band | plain roofline |", "|---|---:|---:|---:|---:|---:|"]
     groups = [(f"{source}, {card}", [row for row in steps if (row["source"], row["card"]) == (source, card)])
               for source, card in sorted({(row["source"], row["card"]) for row in steps})]
     groups += [(f"{title}: {cell}", [row for row in steps if of(row) == cell]) for title, of in (
-        ("constants", lambda row: CELLS[row["records"]]), ("bound by", lambda row: row["bound_by"]), ("source", lambda row: row["source"]),
+        ("made of", lambda row: row["made_of"]), ("bound by", lambda row: row["bound_by"]), ("source", lambda row: row["source"]),
         ("mostly", class_of)) for cell in sorted({of(row) for row in steps})]
+    for row in apart:
+        row["roofline"], row["pytorch"] = of[row["source"]](row["case"], row["card"])
+    groups += [(f"its chip's records left out: {grade}, {made_of}", [row for row in apart if cell_of(row) == f"{grade} {made_of}"])
+               for grade in GRADES[1:] for made_of in KINDS]
     for name, some in [*(group for group in groups if len(group[1]) >= 8), ("all steps", steps)]:
         inside = sum(row["inside"] for row in some) / len(some)
         lines.append(f"| {name} | {len(some)} | {median_and_p90([-error(row) for row in some])} | "
@@ -181,12 +190,12 @@ def main():
     lines += ["", f"PyTorch's estimate of all these steps is {median_and_p90([-error(row, 'pytorch') for row in steps])} off."]
     lines += ["", f"Bands of the other sources hold {inside_of_others(steps, 'source')}, bands of the other cards {inside_of_others(steps, 'card')}."]
     lines += ["", "| ratios | pairs | median / p90 | band | sign right |", "|---|---:|---:|---:|---:|"]
-    cells = [(cell, *values) for cell, values in bands.items()]
+    cells = [(name, *values) for name, values in bands.items()]
     of_any_host = [error(row) for _, _, own in of_hosts for row in own]
     cells.append(("host", *band(of_any_host), len(of_any_host)))
-    # Where the target's host was not measured, and the rehearsal's stands for it: assumed, the square.
-    grades = [bands[cell] for cell in CELLS.values()]
-    cells.append(("other-host", min(one[0] for one in grades) ** 2, max(one[1] for one in grades) ** 2, 0))
+    # Where nothing is known of the target's host, and each launch counts as long.
+    of_launches = [math.log(row["measured"] / max(float(row["device_seconds"]), LAUNCH * float(row["launches"]))) for _, _, own in of_hosts for row in own]
+    cells.append(("other-host", *band(of_launches), len(of_launches)))
     for cell, change, what in (("ratio", "size", "batch, or passes that are run"), ("layout", "layout", "channels last")):
         own = [pair for pair in variants if kind(pair) == change]
         errors = [difference(pair) for pair in own]
@@ -201,6 +210,8 @@ def main():
         errors = [error(row) for row in own]
         lines.append(f"| {name} | {len(own)} | {f'{each * 1e6:.0f}' if each else ''} | {median_and_p90([-one for one in errors])} | "
                      "{:.2f} to {:.2f} |".format(*band(errors)))
+    lines.append(f"| all, {LAUNCH * 1e6:.0f} us each | {len(of_launches)} | {LAUNCH * 1e6:.0f} | {median_and_p90([-one for one in of_launches])} | "
+                 "{:.2f} to {:.2f} |".format(*band(of_launches)))
     # Steps of which a class takes a third or more, for its own band: what its kernels alone may be off.
     for name in ("grouped", "depthwise", "volume", "attention", "reduction", "convolution"):
         own = []
@@ -215,10 +226,11 @@ def main():
     with open(model.TIME / "intervals.csv", "w") as file:
         file.write("cell,low,high,residuals\n")
         file.writelines(f"{cell},{low:.2f},{high:.2f},{count}\n" for cell, low, high, count in cells)
-    text = (model.ROOT / "docs/time.md").read_text()
+    page = model.ROOT / "records/times/README.md"
+    text = page.read_text()
     begin, end = "<!-- comparison: written by records/times/comparison.py -->\n", "<!-- end of comparison -->"
     head, rest = text.split(begin)
-    (model.ROOT / "docs/time.md").write_text(head + begin + "\n" + "\n".join(lines) + "\n\n" + rest[rest.index(end):])
+    page.write_text(head + begin + "\n" + "\n".join(lines) + "\n\n" + rest[rest.index(end):])
     print("\n".join(lines))
 
 

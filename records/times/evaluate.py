@@ -21,22 +21,24 @@ CARDS = {"kineto": ["v100"], "neusight": ["a100-pcie-40g", "a100-pcie-80g", "h10
 PROGRAM = model.ROOT / "target/debug/examples/steps"
 
 
-def predicted(source, constants=None, program=PROGRAM):
+def predicted(source, constants=None, program=PROGRAM, without=None):
+    """Of all cards that the source has, or of one without the records of its chip."""
     with gzip.open(RECORDS / "steps" / f"{source}.csv.gz", "rt") as file:
         text = file.read()
     known = [row["name"] for row in csv.DictReader(open(model.ROOT / "src/sim/src/cards.csv"))]
     asked = CARDS.get(source) or [card for card in known if card in ("a100-80g", "a100-40g", "a10", "a10g", "b200", "h100", "l40s", "l4", "t4",
                                                                      "rtx-3090-ti", "h100-pcie")]
-    command = [program, *(["--constants", constants] if constants else []), *asked]
+    asked = [without] if without in asked else [] if without else asked
+    command = [program, *(["--constants", constants] if constants else []), *(["--without", without] if without else []), *asked]
     done = subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True)
     return {(source, row["case"], row["card"]): row for row in csv.DictReader(io.StringIO(done.stdout))}
 
 
-def rows(sources, constants=None, program=PROGRAM):
+def rows(sources, constants=None, program=PROGRAM, without=None):
     """Predicted first; then what was measured of the same."""
     found = {}
     for source in sources:
-        found.update(predicted(source, constants, program))
+        found.update(predicted(source, constants, program, without))
     with gzip.open(RECORDS / "measured.csv.gz", "rt") as file:
         for row in csv.DictReader(file):
             key = row["source"], row["case"], row["card"]

@@ -1,30 +1,25 @@
 """The time model of src/rehearse/src/answer/time/device.rs over many rows at once, for fitting its constants; examples/steps.rs is what predicts."""
 
 import csv
+import math
 import pathlib
 
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TIME = ROOT / "src/rehearse/src/answer/time"
-# Cards that only records have: bandwidth in GB/s; TFLOP/s in fp32, TF32 and half precision; multiprocessors, L2 in bytes, capability.
-ELSEWHERE = {
-    "a100-pcie-40g": (1555, 19.5, 156, 312, 108, 41943040, 8.0),
-    "a100-pcie-80g": (1935, 19.5, 156, 312, 108, 41943040, 8.0),
-    "v100-pcie": (900, 14.0, 14.0, 112, 80, 6291456, 7.0),
-    "a40": (696, 37.4, 74.8, 149.7, 84, 6291456, 8.6),
-    "a6000": (768, 38.7, 77.4, 154.8, 84, 6291456, 8.6),
-    "a10g": (600, 31.2, 35, 70, 72, 6291456, 8.6),
-    "rtx-3090-ti": (1008, 40, 40, 80, 84, 6291456, 8.6),
-    "l40": (864, 90.5, 90.5, 181, 142, 100663296, 8.9),
-    "rtx-pro-6000": (1597, 117, 234, 468, 188, 134217728, 12.0),
-}
 # L2 gives each multiprocessor so many bytes a second: gpu-benches' small kernels, A40, L40, A100 and H200 (33 to 43).
 CACHE = 36e9
 # One block of threads of a norm draws so many (device.rs).
 BLOCK = 5e9
 # Convolutions of three dimensions with fewer channels have kernels of their own (device.rs).
 FEW_CHANNELS = 16
+# Heads of fewer elements leave tensor cores waiting for softmax (device.rs).
+NARROW = 64
+# A backward pass of attention reaches so much of the rate of a forward pass (device.rs).
+BACKWARD = 0.75
+# The length that its constants are of, and the share of the bandwidth that it reads keys and values with.
+LENGTH, USUAL_MEMORY = 1024, 0.87
 # Multiplications of 3 x 3 filters in fp32 by Winograd's algorithm, four results at a time, for each of the plain one's (device.rs).
 WINOGRAD = 16 / 36
 TRANSPOSED, VOLUME, CHANNELS_LAST, RELAID = 32, 64, 16, 4
@@ -45,7 +40,9 @@ def cards():
         names = ("bandwidth", "single", "tf32", "half", "multiprocessors", "l2", "capability")
         if all(row[name] for name in names):
             found[row["name"]] = Card(*(float(row[name]) for name in names))
-    return {**{name: Card(*figures) for name, figures in ELSEWHERE.items()}, **found}
+    # Cards that only records have.
+    elsewhere = {row.pop("name"): Card(*map(float, row.values())) for row in csv.DictReader(open(TIME / "elsewhere.csv"))}
+    return {**elsewhere, **found}
 
 
 def chips():
@@ -72,7 +69,8 @@ def class_of(card, row):
             return f"volume_{cores}", peak
         return f"convolution_{cores}_{part}", peak
     if kind in ("attention", "attention_backward"):
-        return ("matmul_single" if cores == "single" else kind), peak
+        narrow = "_narrow" if kind == "attention" and int(row["k"]) <= NARROW else ""
+        return ("matmul_single" if cores == "single" else kind + narrow), peak
     if kind == "reduction":
         return "reduction_backward" if direction and "batch_norm" not in row.get("operator", "") else "reduction", peak
     return ("layout" if kind == "layout" else "pointwise"), peak
@@ -82,7 +80,7 @@ def flops(card, row):
     """Those that are done: of a 3 x 3 filter that moves by one position in fp32 fewer than told. Records of operators tell no stride."""
     is_square = row["kind"] == "convolution" and int(row["taps"]) == 9 and int(row.get("stride") or 1) <= 1 and not int(row["flags"]) & VOLUME
     is_winograd = is_square and class_of(card, row)[0].startswith("convolution_single") and int(row["k"]) >= FEW_CHANNELS * 9
-    return float(row["flops"]) * (WINOGRAD if is_winograd else 1.0)
+    return float(row["flops"]) * (WINOGRAD if is_winograd else 1 / BACKWARD if row["kind"] == "attention_backward" else 1.0)
 
 
 def changes_layout(card, row):
@@ -99,7 +97,26 @@ def cached(card, moved):
     return np.clip(2.0 - 2.0 * moved / card.l2, 0.0, 1.0)
 
 
-def seconds(card, peak, flops, moved, launches, fixed, compute, memory, blocks=0.0):
+def beside_products(row):
+    """Of attention its blocks of threads, of 128 queries, and the FLOPs of half of its products for a key each: softmax and what a causal mask leaves
+    of a block are work that grows with the length alone, masked or not, where products grow with its square."""
+    queries, keys, width = (int(row[name]) for name in "mnk")
+    if not queries * keys * width:
+        return 0.0, 0.0
+    backward = row["kind"] == "attention_backward"
+    half = (5.0 if backward else 2.0) * queries * keys * width
+    # Of records that do not tell them, which are causal.
+    heads = int(row.get("batch") or 0) or float(row["flops"]) / half
+    return heads * math.ceil(queries / 128), heads * half / keys / (BACKWARD if backward else 1.0)
+
+
+def seconds(card, peak, flops, moved, launches, fixed, compute, memory, blocks=0.0, beside=None):
+    """Of attention `memory` is the share of its rate that it reaches at a length of 1024, `beside` what a position is worth of FLOPs (`beside_products`)."""
+    if beside is not None:
+        # Half a round of blocks is lost where they do not fill the card.
+        idle = np.where(blocks > 0, 0.5 * card.multiprocessors / np.maximum(blocks, 1), 0.0)
+        arithmetic = (flops + beside * LENGTH * (1 / memory - 1)) / (peak * compute) * (1 + idle)
+        return fixed * launches + np.hypot(arithmetic, moved / (card.bandwidth * USUAL_MEMORY))
     share = cached(card, moved)
     rate = 1.0 / ((1.0 - share) / (card.bandwidth * memory) + share / max(CACHE * card.multiprocessors, card.bandwidth))
     least = np.where(blocks > 0, moved / (BLOCK * np.maximum(blocks, 1)), 0.0)

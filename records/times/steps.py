@@ -24,7 +24,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 STEPS = ROOT / "records/times/steps"
-KINDS = "pointwise matmul attention attention_backward convolution reduction index optimizer copy recurrent".split()
+KINDS = "pointwise matmul attention attention_backward convolution reduction index optimizer copy recurrent compiled".split()
 PRECISIONS = "half single tf32 double".split()
 # u8 kind, precision, phase, flags; u16 device, alignment; u32 step, launches; f64 FLOPs, bytes; m, n, k, batch; ...
 RECORD = struct.Struct("<4B2H2I2d4IQ4IQIH2B")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-KINDS = "pointwise matmul attention attention_backward convolution reduction index optimizer copy recurrent".split()
+KINDS = "pointwise matmul attention attention_backward convolution reduction index optimizer copy recurrent compiled".split()
 cuda = torch.device("cuda")
 torch.set_default_device(cuda)
 

@@ -9,6 +9,7 @@ mod first_minute;
 mod growing;
 mod guarded_by;
 mod held;
+mod kernels;
 mod kinds;
 mod known;
 mod library;

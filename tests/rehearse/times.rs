@@ -73,14 +73,15 @@ fn a_card_is_calibrated_and_its_constants_and_prices_are_used() {
     // As if a real card had taken these times: 10 TFLOP/s in half precision, and 20 us a launch.
     let taken = records.lines().map(|line| {
         let mut fields: Vec<String> = line.split(',').map(str::to_string).collect();
-        if fields[0] == "matmul" && fields[1] == "half" {
-            fields[13] = (fields[5].parse::<f64>().unwrap() / 1e13).to_string();
+        // Kind, precision; FLOPs; seconds, and whether the GPU was simulated.
+        if fields[2] == "matmul" && fields[3] == "half" {
+            fields[19] = (fields[7].parse::<f64>().unwrap() / 1e13).to_string();
         }
-        if fields[0] == "host" {
-            fields[13] = "2e-5".to_string();
+        if fields[2] == "host" {
+            fields[19] = "2e-5".to_string();
         }
-        if fields[14] == "1" {
-            fields[14] = "0".to_string();
+        if fields[20] == "1" {
+            fields[20] = "0".to_string();
         }
         fields.join(",") + "\n"
     });
@@ -123,6 +124,66 @@ fn a_card_is_calibrated_and_its_constants_and_prices_are_used() {
     {
         let (output, error) = run(&["rehearse", "--gpu", "t4", flag, file, "--", python, "train.py"]);
         assert!(output.status.code() == Some(2) && error.contains(why), "{error}");
+    }
+}
+
+/// The list, the times of the simulated GPU, and what a prediction does with times as if a real card had taken them.
+#[test]
+fn the_kernels_of_a_kept_rehearsal_are_timed_and_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let (at, python) = (|name: &str| folder.path().join(name), common::python());
+    let python = python.to_str().unwrap();
+    let run = |words: &[&str]| vramlab(folder.path(), words);
+    fs::write(at("train.py"), PRODUCTS).unwrap();
+    let (output, error) =
+        run(&["rehearse", "--gpu", "rtx-4090", "--keep", "run.vramlab", "--json", "by-formula.json", "--", python, "train.py"]);
+    assert!(output.status.success(), "{error}");
+    let begin = ["rehearse", "--gpu", "rtx-4090", "--writes", "--steps", "all", "--quiet", "--"];
+    let (output, error) = run(&[&begin[..], &[VRAMLAB, "calibrate", "--for", "run.vramlab", "--python", python]].concat());
+    assert!(output.status.success() && error.contains("these times mean nothing") && !error.contains("left out"), "{error}");
+    let rows = fs::read_to_string(at("kernels.csv")).unwrap();
+    for kernel in ["rtx-4090,mm,matmul,half,", "rtx-4090,addmm,matmul,half,", ",optimizer,half,", ",reduction,half,"] {
+        assert!(rows.contains(kernel), "{kernel}: {rows}");
+    }
+    let (output, error) = run(&["rehearse", "--gpu", "rtx-4090", "--constants", "kernels.csv", "--", python, "train.py"]);
+    assert!(output.status.code() == Some(2) && error.contains("was written on a simulated GPU"), "{error}");
+    // At 100 TFLOP/s and 500 GB/s.
+    let head = rows.lines().next().unwrap().to_string();
+    let column = |name: &str| head.split(',').position(|column| column == name).unwrap();
+    let (flops, bytes, count, seconds) = (column("flops"), column("bytes"), column("count"), column("seconds"));
+    let (mut timed, mut whole) = (format!("{head}\n"), 0.0);
+    for line in rows.lines().skip(1) {
+        let mut fields: Vec<String> = line.split(',').map(str::to_string).collect();
+        let number = |at: usize| fields[at].parse::<f64>().unwrap();
+        let takes = number(flops) / 1e14 + number(bytes) / 5e11;
+        whole += takes * number(count);
+        (fields[seconds], fields[seconds + 1]) = (takes.to_string(), "0".to_string());
+        timed += &(fields.join(",") + "\n");
+    }
+    fs::write(at("kernels.csv"), &timed).unwrap();
+    let words = ["rehearse", "--gpu", "rtx-4090", "--constants", "kernels.csv", "--json", "timed.json", "--", python, "train.py"];
+    let (output, error) = run(&words);
+    assert!(output.status.success() && error.contains("100 % of this time is of kernels timed on this card"), "{error}");
+    let time = |name: &str| serde_json::from_str::<Value>(&fs::read_to_string(at(name)).unwrap()).unwrap()["time"].clone();
+    let (by_formula, predicted) = (time("by-formula.json"), time("timed.json"));
+    let number = |of: &Value, name: &str| of[name].as_f64().unwrap_or_else(|| panic!("{name}: {of}"));
+    assert!((number(&predicted, "device_seconds") / whole - 1.0).abs() < 1e-3, "{whole} {predicted}");
+    assert_eq!((number(&by_formula, "timed_share"), number(&predicted, "timed_share")), (0.0, 1.0));
+    let width = |of: &Value| number(of, "high_seconds") / number(of, "low_seconds");
+    assert!(width(&predicted) < width(&by_formula), "{predicted} {by_formula}");
+    let (output, error) = run(&["contribute", "kernels.csv"]);
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("kernels of rtx-4090"), "{error}");
+    // On a simulated GPU, and faster than any card can be.
+    let at_once = |line: &str| {
+        let mut fields: Vec<&str> = line.split(',').collect();
+        fields[seconds] = if fields[0] == "card" { "seconds" } else { "1e-9" };
+        fields.join(",") + "\n"
+    };
+    let too_fast: String = timed.lines().map(at_once).collect();
+    for (text, why) in [(rows, "simulated"), (too_fast, "at the card's peak")] {
+        fs::write(at("kernels.csv"), text).unwrap();
+        let (output, error) = run(&["contribute", "kernels.csv"]);
+        assert!(!output.status.success() && error.contains("must not be contributed") && error.contains(why), "{error}");
     }
 }
 

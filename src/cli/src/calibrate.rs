@@ -3,10 +3,12 @@
 use anyhow::{Context, Result, ensure};
 use base::{eprintln, println};
 use clap::Args;
-use rehearse::time;
+use rehearse::{RehearsalResult, time};
 use sim::cards::{self, Card};
+use std::collections::HashSet;
 use std::fs;
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Flags of `vramlab calibrate`.
@@ -28,6 +30,15 @@ pub struct CalibrateOptions {
     #[arg(long, value_name = "NAME")]
     gpu: Option<Card>,
 
+    /// Time exactly the kernels of these rehearsals (what `vramlab rehearse --keep` wrote), each with a cold L2; writes kernels.csv, which --constants
+    /// of `vramlab rehearse` takes
+    #[arg(long = "for", value_name = "FILE", num_args = 1.., conflicts_with_all = ["from", "records"])]
+    rehearsals: Vec<PathBuf>,
+
+    /// Of --for: end after so many minutes, the kernels that take longest first
+    #[arg(long, value_name = "N", requires = "rehearsals")]
+    minutes: Option<f64>,
+
     /// The Python whose PyTorch sees the GPU
     #[arg(long, value_name = "PATH", default_value = "python")]
     python: PathBuf,
@@ -35,14 +46,12 @@ pub struct CalibrateOptions {
 
 impl CalibrateOptions {
     pub fn run(&self) -> Result<u8> {
+        if !self.rehearsals.is_empty() {
+            return self.time_kernels();
+        }
         // --from requires --gpu.
-        let title = if self.from { String::new() } else { self.time()? };
-        let card = self.gpu.or_else(|| cards::all().iter().find(|card| card.title == title).copied()).with_context(|| {
-            format!(
-                "no card of vramlab's is called '{title}': name the one that it is with --gpu; the times are in {}",
-                self.records.display()
-            )
-        })?;
+        let title = if self.from { String::new() } else { self.time(time::OPERATORS, &self.records, "warm")? };
+        let card = self.card(&title, &self.records)?;
         let records = fs::read_to_string(&self.records).with_context(|| format!("reading {}", self.records.display()))?;
         let (text, errors) = time::calibrated(&card, &records).with_context(|| format!("fitting {}", self.records.display()))?;
         fs::write(&self.out, &text).with_context(|| format!("writing {}", self.out.display()))?;
@@ -56,12 +65,63 @@ impl CalibrateOptions {
         Ok(0)
     }
 
+    fn card(&self, title: &str, records: &Path) -> Result<Card> {
+        self.gpu.or_else(|| cards::all().iter().find(|card| card.title == title).copied()).with_context(|| {
+            format!(
+                "no card of vramlab's is called '{title}': name the one that it is with --gpu; the times are in {}",
+                records.display()
+            )
+        })
+    }
+
+    /// Times the kernels of kept rehearsals, those of all that take longest first.
+    fn time_kernels(&self) -> Result<u8> {
+        let mut lists = Vec::new();
+        for file in &self.rehearsals {
+            let found = RehearsalResult::open(file)?;
+            // Which step is the usual one depends on the card a little.
+            let card = [self.gpu, Some(found.capture.card)].into_iter().flatten().find(|card| card.speed.is_some());
+            let card = card.map_or_else(|| "h100".parse().map_err(anyhow::Error::msg), Ok)?;
+            let kernels = |trace| time::kernels_of(trace, &card, found.answer.steps).ok();
+            let longest = found.capture.traces.iter().filter_map(kernels).max_by_key(Vec::len);
+            lists.push(longest.with_context(|| format!("{} has no step whose kernels could be timed", file.display()))?);
+        }
+        // In turns, so that each program has its longest where time is short; alike ones once.
+        let most = lists.iter().map(Vec::len).max().unwrap_or(0);
+        let in_turns = (0..most).flat_map(|at| lists.iter().filter_map(move |list| list.get(at)));
+        let mut seen = HashSet::new();
+        let is_new = |line: &&String| seen.insert(line.rsplitn(5, ',').last().unwrap_or_default().to_string());
+        let kernels: Vec<&String> = in_turns.filter(is_new).collect();
+        let out = if self.out.as_os_str() == "constants.csv" { "kernels.csv".into() } else { self.out.clone() };
+        let lines: Vec<&str> = [time::KERNELS].into_iter().chain(kernels.iter().map(|line| line.as_str())).collect();
+        let card = self.card(&self.time(&(lines.join("\n") + "\n"), &out, "cold")?, &out)?;
+        let text = fs::read_to_string(&out).with_context(|| format!("reading {}", out.display()))?;
+        let name = card.name.context("a size alone has no kernels")?;
+        let (head, rows) = text.split_once('\n').unwrap_or_default();
+        let rows: Vec<String> = rows.lines().map(|line| format!("{name}{line}\n")).collect();
+        fs::write(&out, format!("{head}\n{}", rows.concat())).with_context(|| format!("writing {}", out.display()))?;
+        println!(
+            "Wrote {} of {} kernels of {card} to {out}: vramlab rehearse --constants {out} predicts with them, vramlab contribute {out} says how to send them.",
+            rows.len(),
+            kernels.len(),
+            out = out.display()
+        );
+        if rows.iter().any(|line| line.ends_with(",1\n")) {
+            eprintln!("The GPU was simulated: these times mean nothing, and --constants refuses the file.");
+        }
+        Ok(0)
+    }
+
     /// Runs the script; gives the card's name as PyTorch has it.
-    fn time(&self) -> Result<String> {
-        eprintln!("Timing some hundred operators, about two minutes ...");
+    fn time(&self, list: &str, out: &Path, how: &str) -> Result<String> {
+        let mut given = tempfile::NamedTempFile::new().context("making a file for the list of kernels")?;
+        given.write_all(list.as_bytes()).context("writing the list of kernels")?;
+        eprintln!("Timing {} kernels ...", list.lines().count() - 1);
         let output = Command::new(&self.python)
-            .args(["-c", time::CALIBRATION])
-            .arg(&self.records)
+            .args(["-c", time::TIMING])
+            .args([given.path(), out])
+            .arg(how)
+            .args(self.minutes.map(|minutes| (minutes * 60.0).to_string()))
             .stderr(Stdio::inherit())
             .output()
             .with_context(|| format!("starting {}", self.python.display()))?;
@@ -74,4 +134,15 @@ impl CalibrateOptions {
         let text = String::from_utf8_lossy(&output.stdout);
         Ok(text.lines().last().unwrap_or_default().trim().to_string())
     }
+}
+
+/// Says whether a file of kernels may be sent, and where to.
+pub fn contributed(file: &Path) -> Result<u8> {
+    let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    let cards = time::checked_kernels(&text).with_context(|| format!("{} must not be contributed as it is", file.display()))?;
+    for (card, rows) in cards {
+        println!("# {rows} kernels of {card}, timed by `vramlab calibrate --for`\n");
+    }
+    println!("The rows go to the end of src/rehearse/src/answer/time/kernels.csv: predictions for these cards take them.");
+    Ok(0)
 }

@@ -93,8 +93,8 @@ enum Subcommands {
     /// Check results that somebody measured, put them beside the project's, and write the text of a pull request
     #[command(hide = true)]
     Contribute {
-        /// Folder of one machine or of several, or an archive, such as gpu-day.tar.xz
-        #[arg(value_name = "DIR|ARCHIVE")]
+        /// Folder of one machine or of several, an archive, such as gpu-day.tar.xz, or what `vramlab calibrate --for` wrote
+        #[arg(value_name = "DIR|ARCHIVE|CSV")]
         given: PathBuf,
         /// Folder of all results; those that came with the project are in records/ beside it
         #[arg(long, value_name = "DIR", default_value = "results")]
@@ -203,6 +203,9 @@ fn run(command: Subcommands) -> Result<u8> {
             ensure!(problems.is_empty(), "{} must not be contributed as they are: see above", machine.display());
             println!("{}: whole and valid", machine.display());
             Ok(0)
+        }
+        Subcommands::Contribute { given, .. } if given.extension().is_some_and(|kind| kind == "csv") => {
+            calibrate::contributed(&given)
         }
         Subcommands::Contribute { given, results } => {
             let report::Contribution { problems, text } = report::contribute(&given, &results)?;

@@ -146,17 +146,21 @@ pub struct RehearseOptions {
     #[command(flatten)]
     outputs: Outputs,
 
-    /// For the predicted time: the target host's time between launches, relative to this host's
-    #[arg(long, value_name = "X", default_value = "1", help_heading = "Time", hide_short_help = true)]
-    host_factor: f64,
+    /// For the predicted time: the target host's time between launches, relative to what it takes here
+    #[arg(long, value_name = "X", help_heading = "Time", hide_short_help = true)]
+    host_factor: Option<f64>,
 
-    /// For the predicted time: what the target host takes for each launch, in microseconds, instead of what it takes here
+    /// For the predicted time: what the target host takes for each launch, in microseconds; 20 where nobody says
     #[arg(long, value_name = "X", conflicts_with = "host_factor", help_heading = "Time", hide_short_help = true)]
     launch_us: Option<f64>,
 
-    /// For the predicted time: a card's constants, as `vramlab calibrate` writes them
+    /// For the predicted time: the limit of the target's power, where it is not the card's usual one
+    #[arg(long, value_name = "W", help_heading = "Time", hide_short_help = true)]
+    watts: Option<f64>,
+
+    /// For the predicted time: a card's constants, or its kernels, as `vramlab calibrate` writes them; both by giving it twice
     #[arg(long, value_name = "FILE", help_heading = "Time", hide_short_help = true)]
-    constants: Option<PathBuf>,
+    constants: Vec<PathBuf>,
 
     /// Beside the predicted time, what it costs: rows of `card,per_hour,currency,date,source`
     #[arg(long, value_name = "FILE", help_heading = "Time")]
@@ -342,9 +346,9 @@ impl RehearseOptions {
     /// Once the flags are seen to be possible, the rehearsal on that card.
     fn rehearsal(&self, command: &[OsString], card: Card) -> Result<Rehearsal> {
         ensure!(
-            (0.01..=100.0).contains(&self.host_factor),
+            self.host_factor.is_none_or(|factor| (0.01..=100.0).contains(&factor)),
             "--host-factor {}: write a number from 0.01 to 100, such as 0.7 for a host that is faster than this one",
-            self.host_factor
+            self.host_factor.unwrap_or_default()
         );
         if let Some(launch) = self.launch_us {
             ensure!(
@@ -353,7 +357,11 @@ impl RehearseOptions {
             );
             rehearse::time::use_launch_seconds(launch * 1e-6);
         }
-        if let Some(file) = &self.constants {
+        if let Some(watts) = self.watts {
+            ensure!((50.0..=2000.0).contains(&watts), "--watts {watts}: write a card's limit from 50 to 2000, such as 500");
+            rehearse::time::use_power_limit(watts);
+        }
+        for file in &self.constants {
             rehearse::time::use_constants(file)?;
         }
         if let Some(file) = &self.prices {

@@ -68,7 +68,7 @@ fn damaged_traces_are_refused_or_read_as_far_as_they_go() {
         let answers = answers(&traces, seed % 2 == 0);
         assert!(seed > 0 || (answers.len(), answers[0].steps, answers[0].growth.is_some()) == (1, 2, false), "{answers:?}");
         let steps = answers.first().map_or(0, |answer| answer.steps);
-        let _ = (predict(&traces[0], &card, steps, 1.0), HostMemory::of(&traces, 0));
+        let _ = (predict(&traces[0], &card, steps, None), HostMemory::of(&traces, 0));
     }
     println!("{read} of {count} damaged traces could be read");
     assert!(read > count / 10);

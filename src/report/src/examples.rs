@@ -144,6 +144,8 @@ fn trusted(
     let bytes: Vec<f64> = ladder.iter().filter_map(|row| per_cent(&row[3])).collect();
     let detection: Vec<f64> =
         lines("| vision: references/detection").chain(lines("| detectron2")).filter_map(|row| per_cent(&row[6])).collect();
+    let speed = |row: &Row| Some(100.0 * number(row, "tokens_per_second")? / number(row, "published_tokens_per_second")? - 100.0);
+    let speeds: Vec<f64> = rows(titan)?.iter().filter_map(speed).collect();
     let titan: Vec<f64> = rows(titan)?
         .iter()
         .filter_map(|row| Some(number(row, "reserved")? / 2f64.powi(30) / number(row, "published_gib")? - 1.0))
@@ -204,13 +206,15 @@ fn trusted(
             most(&detection)?
         ),
         format!(
-            "| **time of a step** | our {} runs: {} | {} steps that others timed: half within {}; {} of fine-tuning: {} |",
+            "| **time of a step** | our {} runs: {} | {} steps that others timed: half within {}; {} of fine-tuning: {}; **torchtitan's tokens/s {:+.0} to {:+.0} %**, as an H200 without communication |",
             apart.len(),
             halves(&apart)?,
             step[1],
             step[2].replace(" / ", ", nine in ten within "),
             tuned.len(),
-            halves(&tuned)?
+            halves(&tuned)?,
+            least(&speeds)?,
+            most(&speeds)?
         ),
         format!(
             "| **what a fix costs**: {} fixes measured on an H200 | change of time in our band in {}{wrong} | |",

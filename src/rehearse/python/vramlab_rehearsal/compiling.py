@@ -253,9 +253,8 @@ class _Launcher:
     def __init__(self, tuner, config):
         self.tuner = tuner
         self.config = config
-        # As Inductor names its kernels (torch/_inductor/codegen/triton.py): poi, red, per (a persistent reduction), for (each).
-        self.is_reduction = tuner.fn.__name__.startswith(("triton_red_", "triton_per_"))
-        # Of a table that is looked up in, only so many elements are read. One over many tensors (foreach) has no size of its own.
+        # Of a table that is looked up in, only so many elements are read. One over many tensors (foreach) has no size of its own: Inductor names it
+        # so (torch/_inductor/codegen/triton.py).
         hints = () if tuner.fn.__name__.startswith("triton_for_") else tuner.size_hints or ()
         self.most = math.prod(hints.values() if isinstance(hints, dict) else hints) or math.inf
 
@@ -268,7 +267,7 @@ class _Launcher:
 
     def __call__(self, *arguments, **_):
         tuner = self.tuner
-        device.tell_kernel(tuner.fn.__name__, self.is_reduction, self._traffic(arguments) or 0.0)
+        device.tell_kernel(tuner.fn.__name__, self._traffic(arguments) or 0.0)
         if tuner.custom_kernel:
             return device.lose(arguments)
         mutated = tuner.mutated_arg_names

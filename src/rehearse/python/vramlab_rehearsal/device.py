@@ -210,11 +210,11 @@ def tell_graphs(torch, begins, ended):
 
 
 @guarded("compiled kernels")
-def tell_kernel(name, is_reduction, traffic):
+def tell_kernel(name, traffic):
     """A launch of a compiled kernel, for the time of a step."""
     if library is not None:
         # Kind and precision by their numbers in src/sim/native/python/work.h; without operations the precision does not matter.
-        library.vl_work(name.encode(), 5 if is_reduction else 0, 1, 0.0, traffic, 1, 0)
+        library.vl_work(name.encode(), 10, 1, 0.0, traffic, 1, 0)
 
 
 def close():

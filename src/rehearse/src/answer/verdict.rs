@@ -446,6 +446,7 @@ fn gpus(run: &Capture) -> u32 {
 fn predicted(run: &Capture, steps: u32) -> (Option<Prediction>, Option<String>) {
     let predicted = |trace: &Trace| {
         let mut time = predict(trace, &run.card, steps, run.host_factor)?;
+        time.busy = run.host_factor.map(|_| run.load).filter(|load| *load > 1.0);
         // Batches of a forward pass, where there is no step.
         let rounds = time.passes.map_or(steps, |passes| passes as u32);
         let loading = Loading::of(trace, &run.traces, time.seconds(), (rounds, run.cores));

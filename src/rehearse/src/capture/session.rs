@@ -36,7 +36,12 @@ pub struct Capture {
     pub card: Card,
     pub gpus: u32,
     pub lag: u32,
-    pub host_factor: f64,
+    /// How many times this machine's time the host takes between launches; without it each launch takes as long. Before, 1 was what nobody asked for.
+    #[serde(default, rename = "own_host_factor")]
+    pub host_factor: Option<f64>,
+    /// Processes of this machine that wanted a core, for each that it has, when the command ended.
+    #[serde(default)]
+    pub load: f64,
     pub timeout: Option<f64>,
     /// Of the machine that it ran on, or of what was said of the target's host: bytes of memory; 0 where that is not known.
     #[serde(default)]
@@ -171,7 +176,7 @@ impl Capture {
     /// Of a command that ended well at once, in whose folder nothing has been read yet.
     pub fn new(command: Vec<String>, card: Card, folder: &Path) -> Capture {
         let (version, folder) = (VERSION, folder.to_owned());
-        Capture { version, command, card, folder, gpus: 1, host_factor: 1.0, cores: 1, ..Capture::default() }
+        Capture { version, command, card, folder, gpus: 1, cores: 1, ..Capture::default() }
     }
 
     /// Adds what processes wrote into the folder.

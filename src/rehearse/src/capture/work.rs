@@ -25,6 +25,8 @@ sim::listed! {
         Copy = 8 as "copy",
         /// Recurrent layers of cuDNN.
         Recurrent = 9 as "recurrent",
+        /// What torch.compile wrote for Triton.
+        Compiled = 10 as "compiled",
     }
 }
 

@@ -29,8 +29,8 @@ pub struct Moment {
 /// recorded now; in seconds.
 pub type Clock = Box<dyn FnMut(&[Work], Moment) -> [f64; 2] + Send>;
 
-/// Makes the clock of a process on a card, whose host takes so many times as long as this one; none where that card has no speed.
-pub type Clocks = fn(&Card, f64) -> Option<Clock>;
+/// Makes the clock of a process on a card, whose host takes so many times as long as this one where that is said; none where that card has no speed.
+pub type Clocks = fn(&Card, Option<f64>) -> Option<Clock>;
 
 /// Answers as long as it is there.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub struct ClockServer {
 
 impl ClockServer {
     /// None where nobody can predict, or the system has no such sockets.
-    pub fn new(session: &Path, clocks: Clocks, card: Card, host_factor: f64) -> Option<ClockServer> {
+    pub fn new(session: &Path, clocks: Clocks, card: Card, host_factor: Option<f64>) -> Option<ClockServer> {
         drop(clocks(&card, host_factor)?);
         // A folder may have one after another.
         static MADE: AtomicUsize = AtomicUsize::new(0);

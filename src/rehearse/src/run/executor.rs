@@ -34,7 +34,7 @@ pub struct Rehearsal {
     /// Optimizer steps after which the command is ended; none for all.
     pub steps: Option<u32>,
     /// For the predicted time of a step: how many times as long as here the host takes between launches.
-    pub host_factor: f64,
+    pub host_factor: Option<f64>,
     /// GPUs of the machine, 1 to 16; one where none is given, or as many as a launcher starts ranks.
     pub gpus: Option<u32>,
     /// How many kernels later than at once what is under way on a stream is over.
@@ -147,7 +147,7 @@ impl Rehearsal {
             command,
             card,
             steps: Some(3),
-            host_factor: 1.0,
+            host_factor: None,
             gpus: None,
             lag: 0,
             cards: 2,
@@ -290,6 +290,7 @@ impl Executor for Processes {
             timeout: rehearsal.timeout,
             host_memory: rehearsal.host_memory.or_else(|| memory_of_this_machine("MemTotal:")).unwrap_or(0),
             seconds: began.elapsed().as_secs_f64(),
+            load: load(),
             cores: thread::available_parallelism().map_or(1, usize::from),
             status: status.into_raw(),
             timed_out,
@@ -300,6 +301,13 @@ impl Executor for Processes {
         };
         Ok((capture.of_session()?, Some(started.session)))
     }
+}
+
+/// The mean of the last minute, for each core.
+fn load() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load: f64 = text.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0);
+    load / thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64)
 }
 
 /// A command that runs.

@@ -55,8 +55,20 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
     let [step, device, host] = [time.step_seconds, time.device_seconds, time.host_seconds].map(seconds);
     let (coverage, band) = (time.coverage * 100.0, between(time.low_seconds, time.high_seconds));
     writeln!(text, "\n  {what} takes {step} (predicted; {coverage:.0} %: {band}) on {gpu}; bound by {bound_by}.")?;
-    let factor = if *host_factor == 1.0 { String::new() } else { format!(" (times {host_factor})") };
+    let factor = match (host_factor, time.busy) {
+        (None, _) => String::new(),
+        (Some(factor), None) => format!(" (this machine's time, times {factor})"),
+        (Some(factor), Some(load)) => {
+            format!(" (this machine's time, times {factor}, while {load:.1} processes wanted each of its cores: longer than alone)")
+        }
+    };
     writeln!(text, "    The GPU works {device} of it, the host {host} for {launches} launches{factor}; {of}.")?;
+    if time.timed_share > 0.0 {
+        writeln!(text, "    {:.0} % of this time is of kernels timed on this card.", time.timed_share * 100.0)?;
+    }
+    if time.clock < 0.99 {
+        writeln!(text, "    Its power limit leaves it {:.0} % of its clock where it computes.", time.clock * 100.0)?;
+    }
     for one in &time.unrecorded {
         let (share, times) = (one.share * 100.0, format!("{:.1} to {:.1} times", one.low, one.high));
         let what = format!("{}, of which no card of this architecture has a record", one.kernels);

@@ -39,6 +39,8 @@ enum class WorkKind : uint8_t {
   // Between host and device.
   kCopy = 8,
   kRecurrent = 9,
+  // Kernels that torch.compile wrote.
+  kCompiled = 10,
 };
 enum class Precision : uint8_t { kHalf = 0, kSingle = 1, kTf32 = 2, kDouble = 3 };
 

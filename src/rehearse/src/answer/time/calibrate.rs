@@ -10,8 +10,11 @@ use sim::trace::Phase;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
-/// The script that times them, for the Python whose PyTorch sees the GPU.
-pub const SCRIPT: &str = include_str!("calibrate.py");
+/// The script that times a list of kernels ([`super::kernels`]), for the Python whose PyTorch sees the GPU.
+pub const SCRIPT: &str = include_str!("kernels.py");
+
+/// Some hundred operators of each class.
+pub const OPERATORS: &str = include_str!("operators.csv");
 
 /// A class that fewer records speak of keeps the constants that it has.
 const LEAST: usize = 3;
@@ -107,7 +110,7 @@ fn fit(device: &mut CardModel, class: &'static str, rows: &[(Work, f64)]) -> f64
                     let before = device.constants(class).clone();
                     let [fixed, compute, memory] = factors.map(|factor: f64| factor.powi(sign));
                     let mut changed = before.clone();
-                    changed.fixed = (before.fixed * fixed).clamp(5e-7, 1.2e-5);
+                    changed.fixed = (before.fixed * fixed).clamp(5e-7, 4e-5);
                     changed.compute = (before.compute * compute).clamp(0.02, 1.2);
                     changed.memory = (before.memory * memory).clamp(0.05, 1.1);
                     device.set(class, changed);

@@ -7,7 +7,7 @@ use crate::run::clock::Clock;
 use sim::cards::Card;
 
 /// Of one process on a card; none of a size alone, which has no speed.
-pub fn clock(card: &Card, host_factor: f64) -> Option<Clock> {
+pub fn clock(card: &Card, host_factor: Option<f64>) -> Option<Clock> {
     let device = CardModel::of(card).ok()?;
     let (host, mut line) = (HostModel::of(card, host_factor), Timeline::default());
     Some(Box::new(move |works, moment| {

@@ -1,15 +1,18 @@
 //! How long a card takes for an operator's kernels:
 //! `fixed * launches + sqrt((flops / (peak * compute))^2 + (bytes / rate)^2)`, and of a convolution whose library changes the layout of its
-//! tensors, the reading and writing of them all once more. The rate is `bandwidth * memory`, and that of L2 for what it holds.
+//! tensors, the reading and writing of them all once more. The rate is `bandwidth * memory`, and that of L2 for what it holds. Of attention `memory`
+//! is the share of its rate that it reaches at a length of 1024.
 //!
 //! Peak and bandwidth are the card's specification (`src/sim/src/cards.csv`). Fixed, compute and memory are constants of the card and the class of
 //! kernels ([`super::constants`]), fitted by `records/times/fit.py` on operators that others timed.
 
 use super::constants::{self, CONVOLUTION, Constants, DEPTHWISE, GROUPED, Grade};
+use super::kernels::{self, Timed};
 use crate::capture::work::{Precision, Work, WorkKind};
 use sim::cards::{Card, Speed};
 use sim::trace::Phase;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 sim::listed! {
     /// What a kernel takes longest for.
@@ -29,17 +32,20 @@ pub struct OperatorTime {
     pub class: &'static str,
     /// Whose records its constants are from.
     pub grade: Grade,
+    /// The kernel itself was timed on this card.
+    pub is_timed: bool,
 }
 
 /// What a class is called in an answer.
 pub fn class_title(class: &str) -> &'static str {
     match class {
-        "attention" => "attention",
+        "attention" | "attention_narrow" => "attention",
         "attention_backward" => "attention's backward passes",
         "reduction" => "norms, softmax and sums",
         "reduction_backward" => "backward passes of norms and softmax",
         "matmul_half" | "matmul_single" => "products",
         "pointwise" => "elementwise kernels",
+        "compiled" => "kernels of torch.compile",
         "layout" => "changes of layout",
         "recurrent" => "recurrent layers",
         _ if class.starts_with("grouped") => "grouped convolutions",
@@ -58,6 +64,9 @@ pub struct CardModel {
     multiprocessors: f64,
     l2: f64,
     constants: HashMap<&'static str, (Constants, Grade, Option<String>)>,
+    timed: Arc<Timed>,
+    /// Whether a pass reads more weights than L2 holds, so that each comes from memory.
+    streams_weights: bool,
 }
 
 /// L2 gives each multiprocessor so many bytes a second: small kernels of gpu-benches on an A40, L40, A100 and H200 (33 to 43).
@@ -69,6 +78,15 @@ const BLOCK: f64 = 5e9;
 
 /// A backward pass of attention reaches so much of the rate of a forward pass (FlashAttention-2, arXiv:2307.08691, figures 4 to 6).
 const BACKWARD: f64 = 0.75;
+
+/// Heads of fewer elements leave tensor cores waiting for softmax; the length that attention's constants are of; the queries of one block of threads.
+const NARROW: u32 = 64;
+const LENGTH: f64 = 1024.0;
+const QUERIES: u32 = 128;
+
+/// In channels first the gradients of depthwise convolutions in half precision, of input and weights, take so many times as long (an H100's own,
+/// three shapes: 1.0 to 2.6 and 1.5 to 11).
+const FIRST: [f64; 3] = [1.0, 1.3, 3.2];
 
 /// Products in half precision whose leading dimensions are no multiples of 8 elements take other kernels. Times as long on an H100, by the
 /// tables of TraceLens: odd ones 2.4 to 3.5 (4 rows), even ones 2.3 (1 row).
@@ -101,7 +119,15 @@ impl CardModel {
             multiprocessors: f64::from(card.multiprocessors),
             l2: card.l2 as f64,
             constants,
+            timed: Arc::new(kernels::of(card)),
+            streams_weights: false,
         })
+    }
+
+    /// For the kernels of one pass or step.
+    pub fn over<'a>(mut self, works: impl IntoIterator<Item = &'a Work>) -> CardModel {
+        self.streams_weights = works.into_iter().map(weights).sum::<f64>() > self.l2;
+        self
     }
 
     pub fn constants(&self, class: &str) -> &Constants {
@@ -122,13 +148,13 @@ impl CardModel {
             // What does not wait is pinned.
             let share = if work.synchronises && work.m == 0 { PAGEABLE } else { 1.0 };
             let seconds = COPY_SECONDS + work.bytes / (self.speed.host_bandwidth * share);
-            return OperatorTime { seconds, limit: Limit::Bandwidth, class: "copy", grade: Grade::None };
+            return OperatorTime { seconds, limit: Limit::Bandwidth, class: "copy", grade: Grade::None, is_timed: false };
         }
         // Each gradient is a kernel of its own.
         if work.kind == WorkKind::Convolution && work.direction == 3 {
             let half = |direction| self.takes(&Work { direction, flops: work.flops / 2.0, bytes: work.bytes / 2.0, ..*work });
             let (one, other) = (half(1), half(2));
-            return OperatorTime { seconds: one.seconds + other.seconds, ..one };
+            return OperatorTime { seconds: one.seconds + other.seconds, is_timed: one.is_timed && other.is_timed, ..one };
         }
         let (class, peak, factor) = self.class(work);
         let (constants, grade, _) = &self.constants[class];
@@ -140,11 +166,20 @@ impl CardModel {
             WorkKind::Reduction if work.m > 0 => memory.max(work.bytes / (BLOCK * f64::from(work.m))),
             _ => memory,
         };
-        // Attention's second term is for the slower arithmetic of short sequences.
-        let is_attention = matches!(work.kind, WorkKind::Attention | WorkKind::AttentionBackward);
+        let (compute, memory) = match class.starts_with("attention") {
+            true => {
+                let (blocks, beside) = beside_products(work);
+                let flops = work.flops + beside * LENGTH * (1.0 / constants.memory - 1.0);
+                // Half a round of blocks is lost where they do not fill the card.
+                let idle = if blocks > 0.0 { 0.5 * self.multiprocessors / blocks } else { 0.0 };
+                let (keys, ..) = &self.constants["pointwise"];
+                (flops * factor / (peak * constants.compute) * (1.0 + idle), work.bytes / (self.speed.bandwidth * keys.memory))
+            }
+            false => (compute, memory),
+        };
         let limit = if fixed > compute.max(memory) {
             Limit::Fixed
-        } else if compute > memory || is_attention {
+        } else if compute > memory {
             Limit::Compute
         } else {
             Limit::Bandwidth
@@ -156,7 +191,21 @@ impl CardModel {
             }
             false => 0.0,
         };
-        OperatorTime { seconds: fixed + compute.hypot(memory) + layout, limit, class, grade: *grade }
+        // Kernels of depthwise convolutions move their tensors again, too.
+        let again = if class.starts_with("depthwise") { factor } else { 1.0 };
+        let by_formula = fixed + compute.hypot(memory * again) + layout;
+        match self.timed.seconds(work) {
+            Some(seconds) => OperatorTime { seconds, limit, class, grade: Grade::Chip, is_timed: true },
+            None => OperatorTime { seconds: by_formula, limit, class, grade: *grade, is_timed: false },
+        }
+    }
+
+    /// Seconds that no kernel of these sizes can take less than: its FLOPs at the peak.
+    pub fn least(&self, work: &Work) -> f64 {
+        let (_, peak, _) = self.class(work);
+        // Winograd's filters have fewer.
+        let factor = if work.kind == WorkKind::Convolution { 0.4 } else { 1.0 };
+        work.flops * factor / peak
     }
 
     /// Whether cuDNN takes a convolution's tensors to channels last, for which its kernels for tensor cores are, and the result back. On an H100
@@ -179,6 +228,7 @@ impl CardModel {
             _ => 1.0,
         };
         let held = reuse * (2.0 - 2.0 * work.bytes / self.l2.max(1.0)).clamp(0.0, 1.0);
+        let held = if self.streams_weights { held * (1.0 - weights(work) / work.bytes.max(1.0)) } else { held };
         let cache = (CACHE * self.multiprocessors).max(self.speed.bandwidth);
         1.0 / ((1.0 - held) / (self.speed.bandwidth * memory) + held / cache)
     }
@@ -214,7 +264,8 @@ impl CardModel {
             }
             // A channel alone has nothing for tensor cores.
             WorkKind::Convolution if work.groups > 1 && work.k == u32::from(work.taps) => {
-                (DEPTHWISE[cores][part], self.speed.single, 1.0)
+                let is_first = cores == 0 && !work.is_channels_last;
+                (DEPTHWISE[cores][part], self.speed.single, if is_first { FIRST[part] } else { 1.0 })
             }
             WorkKind::Convolution if work.groups > 1 => (GROUPED[cores][part], peak, 1.0),
             // With channels enough for tensor cores the third dimension is one more loop of the same kernels.
@@ -226,12 +277,14 @@ impl CardModel {
                 let is_winograd = is_square && precision == Precision::Single;
                 (CONVOLUTION[cores][part], peak, if is_winograd { WINOGRAD } else { 1.0 })
             }
+            WorkKind::Attention if on_tensor_cores && work.k <= NARROW => ("attention_narrow", peak, 1.0),
             WorkKind::Attention if on_tensor_cores => ("attention", peak, 1.0),
             WorkKind::AttentionBackward if on_tensor_cores => ("attention_backward", peak, 1.0 / BACKWARD),
             WorkKind::Attention => ("matmul_single", peak, 1.0),
             WorkKind::AttentionBackward => ("matmul_single", peak, 1.0 / BACKWARD),
             WorkKind::Reduction if work.direction != 0 && !work.of_batch => ("reduction_backward", peak, 1.0),
             WorkKind::Reduction => ("reduction", peak, 1.0),
+            WorkKind::Compiled => ("compiled", peak, 1.0),
             WorkKind::Pointwise | WorkKind::Index | WorkKind::Optimizer | WorkKind::Copy => ("pointwise", peak, 1.0),
         }
     }
@@ -246,68 +299,25 @@ impl CardModel {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use sim::cards;
-
-    #[test]
-    fn each_card_has_constants_of_each_class() {
-        for card in cards::all().iter().filter(|card| card.speed.is_some()) {
-            assert_eq!(CardModel::of(card).unwrap().constants.len(), constants::classes().count(), "{:?}", card.name);
-        }
+/// Bytes of a forward product that are its weights: the second matrix, or of a vector's product the first. Gradients are of activations.
+fn weights(work: &Work) -> f64 {
+    if work.kind != WorkKind::Matmul || work.batch > 1 || work.phase == Phase::Backward {
+        return 0.0;
     }
+    let [m, n, k] = [work.m, work.n, work.k].map(f64::from);
+    let own = if work.n == 1 { m * k } else { n * k };
+    work.bytes * own / (m * k + n * k + m * n).max(1.0)
+}
 
-    #[test]
-    fn a_large_product_is_bound_by_compute_and_an_odd_one_takes_longer() {
-        let work = |n, alignment| Work { alignment, ..Work::product(8192, n, 8192) };
-        let device = CardModel::of(&"h100".parse().unwrap()).unwrap();
-        let taken = device.takes(&work(8192, 8));
-        // 1.1e12 FLOPs at 989e12 a second take 1.1 ms at least, and no H100 takes three times as long.
-        assert!(
-            (1.1e-3..3.3e-3).contains(&taken.seconds) && taken.limit == Limit::Compute && taken.grade == Grade::Chip,
-            "{taken:?}"
-        );
-        assert!(device.takes(&work(8191, 1)).seconds > 2.0 * taken.seconds);
-        assert_eq!(device.takes(&work(1, 8)).limit, Limit::Bandwidth);
+/// Of attention its blocks of threads, and the FLOPs of half of its products for a key each: softmax and what a causal mask leaves of a block are work
+/// that grows with the length alone, masked or not, where products grow with its square.
+fn beside_products(work: &Work) -> (f64, f64) {
+    let [queries, keys, width] = [work.m, work.n, work.k].map(f64::from);
+    if queries * keys * width == 0.0 {
+        return (0.0, 0.0);
     }
-
-    #[test]
-    fn a_third_dimension_is_one_more_loop_where_there_are_channels() {
-        let device = CardModel::of(&"h200".parse().unwrap()).unwrap();
-        let work = |channels: u32, groups, direction| Work {
-            kind: WorkKind::Convolution,
-            precision: Precision::Tf32,
-            is_volume: true,
-            k: 27 * channels,
-            taps: 27,
-            groups,
-            direction,
-            flops: 1e12,
-            bytes: 1e9,
-            ..Work::default()
-        };
-        let [many, few, alone] = [work(64, 1, 0), work(3, 1, 0), work(1, 64, 2)].map(|work| device.takes(&work));
-        assert_eq!([many.class, few.class, alone.class], ["convolution_tf32_forward", "volume_tf32", "depthwise_tf32_weights"]);
-        assert!(few.seconds > 2.0 * many.seconds, "{few:?} {many:?}");
-        let flat = device.takes(&Work { is_volume: false, ..work(64, 1, 0) });
-        assert!((many.seconds / flat.seconds - 1.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn a_3x3_filter_in_fp32_has_fewer_multiplications() {
-        let device = CardModel::of(&"t4".parse().unwrap()).unwrap();
-        let work = Work { kind: WorkKind::Convolution, precision: Precision::Single, k: 576, taps: 9, ..Work::default() };
-        let [one, two, half] =
-            [work, Work { stride: 2, ..work }, Work { precision: Precision::Half, ..work }].map(|work| device.class(&work).2);
-        assert!(one < 0.5 && two == 1.0 && half == 1.0);
-    }
-
-    #[test]
-    fn a_copy_from_memory_that_is_not_pinned_takes_longer() {
-        let device = CardModel::of(&"h200".parse().unwrap()).unwrap();
-        let seconds =
-            |synchronises, m| device.takes(&Work { kind: WorkKind::Copy, synchronises, m, bytes: 1e9, ..Work::default() }).seconds;
-        assert!(seconds(true, 0) > 2.0 * seconds(true, 1) && seconds(true, 1) == seconds(false, 0));
-    }
+    let half = if work.kind == WorkKind::AttentionBackward { 5.0 } else { 2.0 } * queries * keys * width;
+    // Records of operators do not tell how many heads there are, and are causal.
+    let heads = if work.batch > 1 { f64::from(work.batch) } else { work.flops / half };
+    (heads * f64::from(work.m.div_ceil(QUERIES)), heads * half / keys)
 }

@@ -3,6 +3,7 @@
 use super::constants::{Grade, launch_seconds};
 use super::device::{CardModel, Limit, OperatorTime, class_title};
 use super::loading::{Loading, StepSeconds};
+use super::power::clock;
 use super::prices::{Cost, cost};
 use super::timeline::{Timeline, Turn, begins, steady};
 use crate::answer::passes::makes_steps;
@@ -27,6 +28,12 @@ pub const TOKEN: &str = "token";
 /// What the host takes to launch a kernel, beyond what it takes in a rehearsal, where a launch does nothing.
 const LAUNCH_SECONDS: f64 = 4e-6;
 
+/// What it takes in all, from one launch to the next, where nobody says: 14 to 38 us in the median of KernelBench's networks on seven machines.
+const WHOLE_LAUNCH: f64 = 20e-6;
+
+/// More than so much between two launches is the script's own work, such as loading its data, and counts as here.
+const OWN_WORK: f64 = 1e-3;
+
 /// Share of the predictions whose real value the interval is to hold.
 const COVERAGE: f64 = 0.8;
 
@@ -38,7 +45,7 @@ pub const NOT_MODELLED: [&str; 5] = [
     "loading of data",
     "communication between GPUs",
     "compiling and kernels of extensions",
-    "clocks under a power limit",
+    "heat, and most cards' power limits",
     "other programs on the GPU",
 ];
 
@@ -80,11 +87,21 @@ pub struct Prediction {
     /// What the device works in a step; what the host takes to launch it.
     pub device_seconds: f64,
     pub host_seconds: f64,
-    pub host_factor: f64,
+    /// How many times this machine's time it takes; none where each launch counts as long.
+    pub host_factor: Option<f64>,
+    /// Share of its clock that the card's power leaves it over the step.
+    pub clock: f64,
+    /// How many processes wanted each core of this machine, where that was more than one and its time is in the prediction.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy: Option<f64>,
+    /// Share of the device's time that is of kernels which were timed on this card.
+    pub timed_share: f64,
     /// Whether the constants of most of the device's time are from records of this card or of one with its chip.
     pub anchored: bool,
     /// Whose they are for most of it: `chip`, `architecture` (another card of it), or `specification`.
     pub records: &'static str,
+    /// What takes its time: kernels that were `compiled`, or else `convolutions` (15 % of it or more), `products` (half), or else `passes` over memory.
+    pub made_of: &'static str,
     /// The cards whose they are, where they are others', the one with most of the time first.
     pub records_of: Vec<String>,
     /// Kernels of which this architecture has no record, that take a tenth of the device's time or more.
@@ -165,7 +182,12 @@ pub struct Steps {
 
 impl Prediction {
     pub fn seconds(&self) -> StepSeconds {
-        StepSeconds { step: self.step_seconds, device: self.device_seconds, host: self.host_seconds, host_factor: self.host_factor }
+        StepSeconds {
+            step: self.step_seconds,
+            device: self.device_seconds,
+            host: self.host_seconds,
+            host_factor: self.host_factor.unwrap_or(1.0),
+        }
     }
 
     /// What is in the time of a forward pass, where it is gone back through and no step is made: words to add to it.
@@ -208,9 +230,8 @@ impl Prediction {
         if of_all { before.step_seconds * self.total_seconds / before.total_seconds } else { self.step_seconds }
     }
 
-    /// Beside the script as it is; a change of layout has a band of its own, and where the host bounds either, it is wider by what the host's times
-    /// differ from run to run.
-    pub fn change_from(&self, before: &Prediction, changes_layout: bool, host_noise: f64) -> TimeChange {
+    /// Beside the script as it is; a change of layout has a band of its own.
+    pub fn change_from(&self, before: &Prediction, changes_layout: bool) -> TimeChange {
         // Of forward passes for each sample, where both know theirs: their batch may be another one.
         let samples = |of: &Prediction| of.samples.filter(|_| of.passes.is_some()).map(|samples| samples as f64);
         let as_many = self.passes == before.passes;
@@ -233,8 +254,7 @@ impl Prediction {
             return TimeChange { share: 0.0, low: 0.0, high: 0.0 };
         }
         let (low, high) = band(if changes_layout { "layout" } else { "ratio" });
-        let noise = if [self, before].iter().any(|of| of.host_seconds > of.device_seconds) { host_noise } else { 1.0 };
-        TimeChange { share: ratio - 1.0, low: ratio * low / noise - 1.0, high: ratio * high * noise - 1.0 }
+        TimeChange { share: ratio - 1.0, low: ratio * low - 1.0, high: ratio * high - 1.0 }
     }
 }
 
@@ -262,12 +282,12 @@ pub struct Misaligned {
 }
 
 /// What is timed, with the one before it.
-struct Stretch<'a> {
+pub(super) struct Stretch<'a> {
     unit: &'static str,
-    works: Vec<&'a Work>,
+    pub works: Vec<&'a Work>,
     before: Vec<&'a Work>,
     /// Samples and tokens.
-    batch: (u64, u64),
+    pub batch: (u64, u64),
     /// Forward passes, and what they take one after the other.
     all: Option<(usize, f64)>,
     /// All that was seen.
@@ -276,6 +296,13 @@ struct Stretch<'a> {
 }
 
 impl<'a> Stretch<'a> {
+    /// A step, or of a script that makes none a pass.
+    pub fn of(trace: &'a Trace, device: &CardModel, steps: u32, host: HostModel) -> Result<Stretch<'a>, String> {
+        let pass = || if makes_steps(trace) { None } else { Stretch::pass(trace, device, host) };
+        let found = Stretch::step(trace, device, steps).or_else(pass);
+        found.ok_or_else(|| "no optimizer step ended, so there is no step to time".to_string())
+    }
+
     /// Of the optimizer steps that ended, without the first, which warms up, the one whose work for the card is that of most: an evaluation, or
     /// another optimizer, is in some. Of several alike the last.
     fn step(trace: &'a Trace, device: &CardModel, steps: u32) -> Option<Stretch<'a>> {
@@ -360,26 +387,31 @@ impl<'a> Stretch<'a> {
 /// What a card's host takes.
 #[derive(Debug, Clone, Copy)]
 pub struct HostModel {
-    factor: f64,
-    /// For each launch, where it was measured where the card is: its host's own processor time is in it.
+    factor: Option<f64>,
+    /// For each launch, where it was measured where the card is.
     launch: Option<f64>,
 }
 
 impl HostModel {
-    /// A host that takes `factor` times as long as this one.
-    pub fn of(card: &Card, factor: f64) -> HostModel {
+    /// A host that takes `factor` times as long as this one; else the same for each launch, whatever this machine does beside.
+    pub fn of(card: &Card, factor: Option<f64>) -> HostModel {
         HostModel { factor, launch: launch_seconds(card) }
     }
 
     /// For an operator, after which so much of this host's processor time had passed.
     pub fn seconds(self, work: &Work, nanoseconds: u64) -> f64 {
         let launches = if work.of_graph { 0.0 } else { f64::from(work.launches) };
-        self.launch.unwrap_or(LAUNCH_SECONDS) * launches + self.between(nanoseconds)
+        let each = if self.factor.is_some() { LAUNCH_SECONDS } else { WHOLE_LAUNCH };
+        self.launch.unwrap_or(each) * launches + self.between(nanoseconds)
     }
 
     /// Without a launch.
     pub fn between(self, nanoseconds: u64) -> f64 {
-        if self.launch.is_some() { 0.0 } else { nanoseconds as f64 * 1e-9 * self.factor }
+        let seconds = nanoseconds as f64 * 1e-9;
+        match (self.launch, self.factor) {
+            (None, Some(factor)) => seconds * factor,
+            _ => (seconds - OWN_WORK).max(0.0),
+        }
     }
 }
 
@@ -395,20 +427,21 @@ pub fn turn(work: &Work, host: f64, device: f64) -> Turn {
     }
 }
 
-/// Predicts a step of a process on a card, where the host takes `host_factor` times as long as here.
+/// Predicts a step of a process on a card, where the host takes `host_factor` times as long as here, or each launch as long.
 ///
 /// # Errors
 /// Why there is none: the card has no figures of speed, or no step ended.
-pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Result<Prediction, String> {
+pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>) -> Result<Prediction, String> {
     let device = CardModel::of(card)?;
     let host = HostModel::of(card, host_factor);
-    let pass = || if makes_steps(trace) { None } else { Stretch::pass(trace, &device, host) };
-    let stretch =
-        Stretch::step(trace, &device, steps).or_else(pass).ok_or("no optimizer step ended, so there is no step to time")?;
+    let stretch = Stretch::of(trace, &device, steps, host)?;
     let (works, before) = (stretch.works, stretch.before);
+    let device = device.over(works.iter().copied());
     // Of two steps alike the host's time is the shorter one: what else ran on this machine made the other longer.
     let alike = works.len() == before.len() && works.iter().zip(&before).all(|(a, b)| a.operator == b.operator);
-    let taken: Vec<OperatorTime> = works.iter().map(|work| device.takes(work)).collect();
+    let mut taken: Vec<OperatorTime> = works.iter().map(|work| device.takes(work)).collect();
+    let clock = power_limited(card, &works, &taken);
+    taken.iter_mut().filter(|one| one.limit == Limit::Compute).for_each(|one| one.seconds /= clock);
     let turns: Vec<Turn> = (0..works.len())
         .map(|at| {
             let nanoseconds = works[at].host_nanoseconds.min(if alike { before[at].host_nanoseconds } else { u64::MAX });
@@ -440,7 +473,10 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
         (false, Some(_)) => Some("host"),
         (false, None) => Some("other-host"),
     };
-    let (low, high) = interval(card.name.unwrap_or_default(), records, host_band, &unrecorded);
+    let timed_seconds: f64 = taken.iter().filter(|one| one.is_timed).map(|one| one.seconds).sum();
+    let timed_share = timed_seconds / device_seconds.max(f64::MIN_POSITIVE);
+    let made_of = made_of(&taken);
+    let (low, high) = interval(made_of, records, host_band, &unrecorded, timed_share);
     let (samples, tokens) = stretch.batch;
     let known = |count: u64| (count > 0).then_some(count);
     let rate = |count: u64| known(count).map(|count| count as f64 / step_seconds);
@@ -472,8 +508,12 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
         device_seconds,
         host_seconds,
         host_factor,
+        clock,
+        busy: None,
+        timed_share,
         anchored: records == "chip",
         records,
+        made_of,
         records_of: records_of(&device, &taken),
         unrecorded,
         launches: works.iter().map(|work| u64::from(work.launches)).sum(),
@@ -486,6 +526,14 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
         epoch: None,
         not_modelled: NOT_MODELLED,
     })
+}
+
+/// Share of its clock that the card's power leaves it.
+fn power_limited(card: &Card, works: &[&Work], taken: &[OperatorTime]) -> f64 {
+    let of_half = |work: &&&Work| work.precision == Precision::Half;
+    let flops = works.iter().filter(of_half).map(|work| work.flops).sum();
+    let bytes = works.iter().filter(|work| work.kind != WorkKind::Copy).map(|work| work.bytes).sum();
+    clock(card, flops, bytes, taken.iter().map(|one| one.seconds).sum())
 }
 
 /// Seconds by name, the most first.
@@ -501,8 +549,22 @@ fn by_name<'a>(seconds: impl Iterator<Item = (&'a str, f64)>) -> Vec<(&'a str, f
 
 /// What each class of kernels takes of a card, in seconds, the longest first.
 pub fn by_class(works: &[Work], card: &Card) -> Result<Vec<(&'static str, f64)>, String> {
-    let device = CardModel::of(card)?;
+    let device = CardModel::of(card)?.over(works);
     Ok(by_name(works.iter().map(|work| device.takes(work)).map(|taken| (taken.class, taken.seconds))))
+}
+
+fn made_of(taken: &[OperatorTime]) -> &'static str {
+    let whole: f64 = taken.iter().map(|one| one.seconds).sum();
+    let share = |starts: &[&str]| {
+        let of = |one: &&OperatorTime| starts.iter().any(|start| one.class.starts_with(start));
+        taken.iter().filter(of).map(|one| one.seconds).sum::<f64>() / whole.max(f64::MIN_POSITIVE)
+    };
+    match () {
+        () if share(&["compiled"]) >= 0.15 => "compiled",
+        () if share(&["convolution", "grouped", "depthwise", "volume"]) >= 0.15 => "convolutions",
+        () if share(&["matmul", "attention"]) >= 0.5 => "products",
+        () => "passes",
+    }
 }
 
 /// Of a class whose records are none of this architecture: beyond its share of the time nothing is said of it.
@@ -523,28 +585,23 @@ fn records_of(device: &CardModel, taken: &[OperatorTime]) -> Vec<String> {
 
 /// What the real value was, at least and at most, as a part of the predicted one, in 80 of 100 records of `intervals.csv`; wider by what a class
 /// without records may be off, by its share.
-/// `host` is the row of a step that its host bounds.
-fn interval(card: &str, records: &str, host: Option<&str>, unrecorded: &[Unrecorded]) -> (f64, f64) {
-    // Steps of many models were compared on some cards.
-    let own = band(card);
-    let (low, high) = band(match (records, host) {
-        (_, Some(host)) => host,
-        _ if own.0 > 0.0 => card,
-        ("chip", _) => "anchored",
-        ("architecture", _) => "architecture",
-        _ => "specification",
-    });
-    if host.is_some() {
-        return (low, high);
+/// `host` is the row of a step that its host bounds. What was timed on the card is as far off as variants of one script are from each other (`ratio`;
+/// assumed), by its share.
+fn interval(made_of: &str, records: &str, host: Option<&str>, unrecorded: &[Unrecorded], timed: f64) -> (f64, f64) {
+    if let Some(host) = host {
+        return band(host);
     }
+    let (low, high) = band(&format!("{records} {made_of}"));
     let more = |end: fn(&Unrecorded) -> f64| unrecorded.iter().map(|one| one.share * end(one).ln().abs()).sum::<f64>();
-    ((-low.ln().hypot(more(|one| one.low))).exp(), high.ln().hypot(more(|one| one.high)).exp())
+    let (least, most) = band("ratio");
+    let end = |own: f64, more: f64, of_timed: f64| (1.0 - timed) * own.ln().abs().hypot(more) + timed * of_timed.ln().abs();
+    ((-end(low, more(|one| one.low), least)).exp(), end(high, more(|one| one.high), most).exp())
 }
 
 /// Of a class of kernels, by the letters before its first `_`; that of a card without records where it has none of its own.
 fn band_of_class(class: &str) -> (f64, f64) {
     let of_class = band(class.split('_').next().unwrap_or_default());
-    if of_class.0 > 0.0 { of_class } else { band("specification") }
+    if of_class.0 > 0.0 { of_class } else { band("specification passes") }
 }
 
 /// A row of `intervals.csv`.
@@ -665,8 +722,10 @@ mod tests {
         let wide = [Unrecorded { kernels: "grouped convolutions", share: 0.4, low: 0.4, high: 5.0 }];
         let hosts = [("chip", Some("host")), ("chip", Some("other-host"))];
         for (records, host) in [("chip", None), ("architecture", None), ("specification", None)].into_iter().chain(hosts) {
-            let (low, high) = interval("none", records, host, &[]);
-            let (lower, higher) = interval("none", records, host, &wide);
+            let (low, high) = interval("products", records, host, &[], 0.0);
+            let (lower, higher) = interval("products", records, host, &wide, 0.0);
+            let (nearer, _) = interval("products", records, host, &wide, 0.9);
+            assert_eq!(nearer > lower, host.is_none());
             assert_eq!((lower < low, higher > high), (host.is_none(), host.is_none()));
             assert!(0.1 < low && low < high && high < 10.0, "{low} to {high}");
         }

@@ -150,7 +150,7 @@ impl VariantRow {
         // Communication is not in the time, nor what compiling costs at the start.
         let time = measured.time.as_ref().ok().filter(|_| !choice.wants(Need::Cards) && !choice.wants(Need::Compiler));
         let before = base.time.as_ref().ok();
-        let change = time.zip(before).map(|(now, before)| now.change_from(before, changes_layout, base.host_noise));
+        let change = time.zip(before).map(|(now, before)| now.change_from(before, changes_layout));
         // What the host took otherwise in the same kernels is noise.
         let is_same = change.is_some_and(|change| change.low == change.high);
         VariantRow {
@@ -273,8 +273,6 @@ pub struct MeasuredStep {
     pub imported: Option<Vec<String>>,
     /// In whole sentences, what the peak says nothing of: values that nobody computed, growth, code that was not reached.
     pub limits: Vec<String>,
-    /// How many times as long as another of the same the host's part may take on this machine.
-    pub host_noise: f64,
 }
 
 impl MeasuredStep {

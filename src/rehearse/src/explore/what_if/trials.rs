@@ -7,7 +7,6 @@ use crate::answer::FindingKind;
 use crate::answer::advice::Merit;
 use crate::answer::reply::short_failure;
 use crate::answer::technique::{Need, Technique, techniques};
-use crate::answer::time::Prediction;
 use crate::answer::{Answer, HostMemory, RehearsalVerdict, SimulatedGpu, answer, makes_steps, trains};
 use crate::capture::host::memory_of_this_machine;
 use crate::capture::plain::{first_line, on_one_line};
@@ -19,7 +18,6 @@ use crate::run::executor::{Rehearsal, Variant, WAS_INTERRUPTED, was_interrupted}
 use crate::words::{place_or_not, short};
 use anyhow::{Context, Result, bail, ensure};
 use base::order::distinct;
-use base::stats::median;
 use base::units::Bytes;
 use serde::Serialize;
 use sim::trace::Kind;
@@ -120,9 +118,6 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
             minutes.ceil()
         ));
     }
-    let (factor, host_noise) = beside_others(&counting, &base, at_once(rehearsal, &base, choices.len()));
-    let rehearsal = &Rehearsal { host_factor: rehearsal.host_factor * factor, ..rehearsal.clone() };
-    let base = MeasuredStep { host_noise, ..base };
     let mut rows = try_all(rehearsal, &base, choices);
     if trials.only.is_empty() {
         let together = combinations(&rows);
@@ -234,21 +229,6 @@ fn at_once(rehearsal: &Rehearsal, base: &MeasuredStep, count: usize) -> usize {
 /// On a real GPU they would take memory and time of one another.
 fn cores(rehearsal: &Rehearsal, count: usize) -> usize {
     if rehearsal.measures { 1 } else { thread::available_parallelism().map_or(1, usize::from).min(count) }
-}
-
-/// The script as it is beside itself, as its techniques run: how many times as long the host took alone, and at most how many times as long as
-/// another of them.
-fn beside_others(rehearsal: &Rehearsal, base: &MeasuredStep, at_once: usize) -> (f64, f64) {
-    // Where the GPU bounds a step, the host's time is in none.
-    let is_bound = |time: &&Prediction| at_once > 1 && time.host_seconds > 0.8 * time.device_seconds;
-    let Some(alone) = base.time.as_ref().ok().filter(is_bound) else { return (1.0, 1.0) };
-    let rehearsal = if base.fits { rehearsal.clone() } else { rehearsal.on_a_large_card() };
-    let again = of_each(&vec![(); at_once.max(4)], at_once, |_, ()| simulated(&rehearsal).ok()?.ok()?.time.ok());
-    let host: Vec<f64> = again.into_iter().flatten().map(|time| time.host_seconds).filter(|host| *host > 0.0).collect();
-    let [Some(least), Some(most)] = [f64::min, f64::max].map(|of: fn(f64, f64) -> f64| host.iter().copied().reduce(of)) else {
-        return (1.0, 1.0);
-    };
-    (alone.host_seconds / median(&host), most / least)
 }
 
 fn try_all(rehearsal: &Rehearsal, base: &MeasuredStep, choices: Vec<Combination>) -> Vec<VariantRow> {
@@ -386,7 +366,6 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
                 imported: imported.map(|of_processes| of_processes.concat()),
                 gpu: answer.gpu,
                 limits,
-                host_noise: 1.0,
             })
         }
     })
@@ -439,7 +418,6 @@ fn on_a_real_gpu(run: &Capture) -> Result<MeasuredStep, Failed> {
             imported: None,
             gpu: SimulatedGpu { name: gpu.name, memory: gpu.memory, context: gpu.taken, count: 1 },
             limits: Vec::new(),
-            host_noise: 1.0,
         });
     }
     let exception = run.traces.iter().find_map(|trace| trace.exception.as_ref());
