@@ -25,7 +25,8 @@ EXPORTED char* vl_replay(const uint32_t* requests, size_t count, const uint64_t*
     (void)is_ready;
     // The default stream is the first.
     static std::vector<cudaStream_t> known(1);
-    while (known.size() < streams) known.push_back(c10::cuda::getStreamFromPool(false, 0).stream());
+    // Others need no more than a number: nothing runs on them.
+    while (known.size() < streams) known.push_back(reinterpret_cast<cudaStream_t>(16 * known.size()));
     std::vector<void*> addresses(blocks, nullptr);
     size_t made = 0;
     *reserved = 0;
