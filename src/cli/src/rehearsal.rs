@@ -12,7 +12,7 @@ use rehearse::what_if::{self, BatchFlags, Trials};
 use rehearse::{Answer, FlagTemplate, Rehearsal, RehearsalResult, RehearsalVerdict, files, preset, show};
 use serde::Serialize;
 use sim::cards::Card;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
@@ -30,6 +30,11 @@ pub struct RunFlags {
     /// Stop the script after this many optimizer steps, or run it to its end with `all`
     #[arg(long, value_name = "N|all", default_value = "3", help_heading = "Run")]
     pub steps: String,
+
+    /// Of a script without an optimizer, stop it after this many forward passes, or run it to its end with `all`; without it, loops that have no end are
+    /// stopped after some
+    #[arg(long, value_name = "N|all", help_heading = "Run")]
+    pub passes: Option<String>,
 
     /// Let the script change files and upload; else what it writes is held back, and your files stay as they are
     #[arg(long, help_heading = "Run", hide_short_help = true)]
@@ -52,9 +57,13 @@ pub struct RunFlags {
     #[arg(long, value_name = "SECONDS", help_heading = "Run")]
     pub timeout: Option<f64>,
 
-    /// GPUs of the simulated machine; one where it is not given, or as many as a launcher starts ranks
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=16), help_heading = "Several processes")]
+    /// GPUs of the simulated machine; one where it is not given, as many as a launcher starts ranks, or as many as the cloud's machine of --gpu has
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=64), help_heading = "Several processes")]
     pub gpus: Option<u32>,
+
+    /// With --world-size: machines that the job's ranks are spread over; without it, each has as many GPUs as --gpus or the machine of --gpu says, or 8
+    #[arg(long, value_name = "N", requires = "world_size", conflicts_with = "gpus", value_parser = value_parser!(u32).range(1..), help_heading = "Several processes")]
+    pub nodes: Option<u32>,
 
     /// Let other streams' work end N kernels later, as behind a host that runs ahead of its GPU; 0 is never behind
     #[arg(long, value_name = "N", default_value = "0", help_heading = "Several processes", hide_short_help = true)]
@@ -307,6 +316,14 @@ impl RunFlags {
             _ if self.steps == "all" => None,
             _ => bail!("--steps {}: write a number from 1 on, or all", self.steps),
         };
+        let passes = match self.passes.as_deref() {
+            Some("all") => Some(0),
+            Some(passes) => {
+                let number = passes.parse::<u32>().ok().filter(|number| *number > 0);
+                Some(number.with_context(|| format!("--passes {passes}: write a number from 1 on, or all"))?)
+            }
+            None => None,
+        };
         ensure!(
             card.memory > card.context,
             "--gpu {card}: that is {} of memory, and the CUDA context alone takes {}; write a size like 24GiB",
@@ -321,9 +338,18 @@ impl RunFlags {
         if let Some((rank, size)) = rank {
             ensure!(rank < size, "--rank {rank}: the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));
         }
+        let machine = self.gpu.iter().filter(|name| name.parse() == Ok(card)).find_map(|name| sim::cards::gpus_of_machine(name));
+        let of_nodes = self.nodes.zip(self.world_size).map(|(nodes, size)| {
+            ensure!(
+                size % nodes == 0 && size / nodes <= 64,
+                "--nodes {nodes}: {size} ranks are not spread evenly over them, or more than 64 on each"
+            );
+            Ok(size / nodes)
+        });
         let mut rehearsal = Rehearsal::new(command.to_vec(), card)?;
-        (rehearsal.gpus, rehearsal.lag, rehearsal.rank) = (self.gpus, self.lag, rank);
-        (rehearsal.steps, rehearsal.timeout, rehearsal.clocks) = (steps, self.timeout, rehearse::time::clock);
+        (rehearsal.gpus, rehearsal.lag, rehearsal.rank) = (self.gpus.or(of_nodes.transpose()?).or(machine), self.lag, rank);
+        (rehearsal.steps, rehearsal.passes, rehearsal.timeout) = (steps, passes, self.timeout);
+        rehearsal.clocks = rehearse::time::clock;
         (rehearsal.no_init, rehearsal.eager, rehearsal.progress) = (self.no_init, self.eager, progress(quiet, false));
         (rehearsal.writes, rehearsal.fake_data) = (self.writes, self.fake_data.clone());
         Ok(rehearsal)
@@ -463,30 +489,42 @@ pub fn rehearse(options: &RehearseOptions) -> Result<u8> {
         return what_if(options, rehearsal, batch);
     }
     if options.run.rank == Some(Rank::All) {
-        ensure!(others.is_empty() && !is_of_one, "--rank all takes one GPU, and no --out, --keep, --badge or --check");
-        return all_ranks(options, rehearsal, options.run.world_size.unwrap_or(1));
+        ensure!(others.is_empty(), "--rank all takes one GPU");
+        return all_ranks(options, rehearsal, options.run.world_size.unwrap_or(1), earlier);
     }
     if !others.is_empty() {
         return several(options, &rehearsals);
     }
-    let found = whole(options, rehearsal)?;
-    if let Some(path) = &options.keep {
-        found.capture.keep(path)?;
-    }
-    present(&options.outputs, &found, earlier, options.keep.as_deref())
+    let mut found = whole(options, rehearsal)?;
+    let is_read = is_read(options);
+    present(&options.outputs, &mut found, earlier, options.keep.as_deref(), |found| {
+        is_read.then(|| rehearsal.find_other_values(found)).flatten()
+    })
 }
 
-/// Writes and prints a rehearsal, compares it with an earlier one, and gives the exit status.
-pub fn present(outputs: &Outputs, found: &RehearsalResult, earlier: Option<Earlier>, kept: Option<&Path>) -> Result<u8> {
-    let answer = &found.answer;
-    let files = [outputs.said.json.as_deref().filter(|path| path.as_os_str() != "-"), outputs.badge.as_deref(), kept];
+/// Writes and prints a rehearsal, then what `more` adds to it, compares it with an earlier one, and gives the exit status.
+pub fn present(
+    outputs: &Outputs,
+    found: &mut RehearsalResult,
+    earlier: Option<Earlier>,
+    kept: Option<&Path>,
+    more: impl FnOnce(&mut RehearsalResult) -> Option<String>,
+) -> Result<u8> {
+    let is_file = outputs.said.json.as_deref().is_none_or(|path| path.as_os_str() != "-");
+    let files = [outputs.said.json.as_deref().filter(|_| is_file), outputs.badge.as_deref(), kept];
     let mut wrote: Vec<String> = files.into_iter().flatten().map(|path| path.display().to_string()).collect();
     wrote.extend(
         outputs.out.as_deref().map(|folder| format!("{} (memory.html, snapshot.pickle, trace.json, ...)", folder.display())),
     );
-    // Before anything is printed: whoever reads that may be gone. Where the disk is full, that is said after the answer.
-    let json = outputs.said.write(answer);
-    let out = outputs.out.as_deref().map_or(Ok(()), |folder| files::write(folder, answer, &found.capture.traces));
+    // Before anything is printed: whoever reads that may be gone. Where the disk is full, that is said after the answer. The standard output has
+    // room for one.
+    let write = |found: &RehearsalResult| {
+        let json = outputs.said.write(&found.answer);
+        let out = outputs.out.as_deref().map_or(Ok(()), |folder| files::write(folder, &found.answer, &found.capture.traces));
+        json.and(out).and(kept.map_or(Ok(()), |path| found.capture.keep(path)))
+    };
+    let mut written = if is_file { write(found) } else { Ok(()) };
+    let answer = &found.answer;
     let is_whole = answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit;
     let compared = earlier.filter(|_| is_whole).map(|earlier| earlier.compare(answer, outputs.tolerance));
     if !outputs.said.quiet {
@@ -495,7 +533,15 @@ pub fn present(outputs: &Outputs, found: &RehearsalResult, earlier: Option<Earli
         }
         eprint!("\n{}", terminal::styled(&said(&outputs.said, answer)));
     }
-    json.and(out)?;
+    let others = more(found);
+    if !is_file || others.is_some() {
+        written = written.and(write(found));
+    }
+    if let Some(others) = others.filter(|_| !outputs.said.quiet) {
+        eprintln!("\n{others}");
+    }
+    written?;
+    let answer = &found.answer;
     if let Some(path) = &outputs.badge {
         let text = show::badge(answer).with_context(|| format!("--badge {}: there is no whole answer", path.display()))?;
         files::save(path, |out| Ok(out.write_all(text.as_bytes())?))?;
@@ -522,8 +568,13 @@ fn said(said: &SaidFlags, answer: &Answer) -> String {
 
 /// With the least memory that would do, unless nobody reads it.
 fn whole(options: &RehearseOptions, rehearsal: &Rehearsal) -> Result<RehearsalResult> {
+    rehearsal.rehearse(is_read(options))
+}
+
+/// Whether anybody reads more of an answer than its exit status.
+fn is_read(options: &RehearseOptions) -> bool {
     let Outputs { said, out, badge, .. } = &options.outputs;
-    rehearsal.rehearse(!said.quiet || [&said.json, out, &options.keep, badge].into_iter().any(Option::is_some))
+    !said.quiet || [&said.json, out, &options.keep, badge].into_iter().any(Option::is_some)
 }
 
 /// Tries the techniques, says what came of it, and gives the exit status.
@@ -555,29 +606,72 @@ fn first_bad(answers: &[Answer]) -> u8 {
     answers.iter().map(|answer| status(answer.verdict)).find(|status| *status != 0).unwrap_or(0)
 }
 
-/// The ranks of a job that may differ: the first two, as stages of a pipeline or groups of experts part there, the middle one and the last.
-/// Prints them side by side, and the answer of the one that needs most, or failed. The exit status is the first one's that is not 0.
-fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32) -> Result<u8> {
-    let ranks: BTreeSet<u32> = [0, 1, size / 2, size.saturating_sub(1)].into_iter().filter(|rank| *rank < size).collect();
+/// The ranks of a job that may differ: the first two, as stages of a pipeline or groups of experts part there, the middle one and the last. Where ranks
+/// send nothing from one to another, and the first and the last are equal, those between them are, too, and are not run. Prints them side by side, and
+/// the answer of the one that needs most, or failed, which is the one that is kept and compared. The exit status is the first one's that is not 0.
+fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32, earlier: Option<Earlier>) -> Result<u8> {
+    let last = size.saturating_sub(1);
+    let mut ranks: BTreeSet<u32> = [0, 1, size / 2, last].into_iter().filter(|rank| *rank < size).collect();
     let sent = tempfile::tempdir().context("making a folder for what ranks send each other")?;
-    let (mut answers, rehearsal) = (Vec::new(), rehearsal.in_copies()?);
-    for rank in &ranks {
+    let rehearsal = rehearsal.in_copies()?;
+    let run = |rank: u32| {
         (rehearsal.progress)(&format!("rank {rank} of {size}"));
         let mut one = rehearsal.clone();
-        (one.rank, one.sent, one.is_silent) = (Some((*rank, size)), Some(sent.path().to_owned()), true);
-        answers.push(whole(options, &one)?.answer);
+        (one.rank, one.sent, one.is_silent) = (Some((rank, size)), Some(sent.path().to_owned()), true);
+        whole(options, &one)
+    };
+    let mut found = BTreeMap::from([(0, run(0)?)]);
+    let sends = |result: &RehearsalResult| {
+        let pairs = result.capture.traces.iter().flat_map(|trace| trace.communicators.values()).any(|of| of.pairs > 0);
+        pairs || fs::read_dir(sent.path()).is_ok_and(|mut objects| objects.next().is_some())
+    };
+    if last > 1 && !sends(&found[&0]) {
+        found.insert(last, run(last)?);
+        if is_equal(&found[&0].answer, &found[&last].answer) {
+            ranks = found.keys().copied().collect();
+        }
+    }
+    for rank in &ranks {
+        if !found.contains_key(rank) {
+            found.insert(*rank, run(*rank)?);
+        }
+    }
+    let mut answers: Vec<Answer> = found.values().map(|result| result.answer.clone()).collect();
+    // What the host took for one may have been more for an equal one, since this machine was busy.
+    for at in 0..answers.len() {
+        let equal = answers.iter().filter(|other| is_equal(other, &answers[at])).filter_map(|other| other.time.clone());
+        answers[at].time = equal.min_by(|a, b| a.step_seconds.total_cmp(&b.step_seconds));
     }
     options.outputs.said.write(&answers)?;
-    let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
+    let names: Vec<String> = found.keys().map(u32::to_string).collect();
     let most = answers.iter().enumerate().max_by_key(|(_, answer)| (!answer.verdict.fits(), answer.peak_on_device));
-    if let Some((at, answer)) = most.filter(|_| !options.outputs.said.quiet) {
-        eprint!("\n{}", said(&options.outputs.said, answer));
+    let Some((at, answer)) = most else { bail!("--world-size: a job has one rank or more") };
+    let mut worst = found.into_values().nth(at).context("a rank has no answer")?;
+    worst.answer = answer.clone();
+    let said = SaidFlags { json: None, ..options.outputs.said.clone() };
+    let outputs = Outputs { said, ..options.outputs.clone() };
+    let code = present(&outputs, &mut worst, earlier, options.keep.as_deref(), |_| None)?;
+    if !options.outputs.said.quiet {
         eprint!("{}", show::side_by_side("rank", names.iter().map(String::as_str).zip(&answers)));
         let is_whole = answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit;
         let why = if is_whole { "needs most" } else { "did not come to its steps" };
         eprintln!("\n  Rank {} {why}: the answer above is its.", names[at]);
+        if size > 2 && names.len() == 2 {
+            eprintln!(
+                "  Ranks 0 and {last} are equal and send nothing to single others: those between them are taken to be equal, too, and were not run."
+            );
+        }
     }
-    Ok(first_bad(&answers))
+    Ok(if code == GREW { GREW } else { first_bad(&answers) })
+}
+
+/// Whether two ranks have done the same.
+fn is_equal(one: &Answer, other: &Answer) -> bool {
+    let bytes = |of: &Answer| {
+        (of.verdict, of.steps, of.peak_requested, of.peak_allocated, of.peak_reserved, of.peak_on_device, of.needs_at_least)
+    };
+    let work = |of: &Answer| of.time.as_ref().map(|time| (time.launches, (time.device_seconds * 1e9).round() as u64));
+    bytes(one) == bytes(other) && work(one) == work(other)
 }
 
 /// The same on more cards. What PyTorch and its libraries choose depends on the card, so each is rehearsed, all but the first in silence; cards

@@ -43,8 +43,8 @@ pub fn show(options: &ShowOptions) -> Result<u8> {
         return witness(&options.file, other.as_deref());
     }
     let earlier = options.outputs.check.as_deref().map(Earlier::read).transpose()?;
-    let found = RehearsalResult::open(&options.file)?;
-    present(&options.outputs, &found, earlier, None)
+    let mut found = RehearsalResult::open(&options.file)?;
+    present(&options.outputs, &mut found, earlier, None, |_| None)
 }
 
 fn witness(file: &Path, other: Option<&Path>) -> Result<u8> {

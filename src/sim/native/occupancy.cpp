@@ -1,5 +1,5 @@
 // A file that all processes of a rehearsal map, of words of 64 bits (src/rehearse/src/occupancy.rs reads it): a lock, how many processes have come,
-// whether there was room for all of them, and five zeros; for each card the most that was in use at once and who had it; then the processes. One
+// whether there was room for all of them, how many cards each has figures for, and four zeros; for each card the most that was in use at once and who had it; then the processes. One
 // that was killed leaves its row: others find out, and take what it had for free.
 //
 // A rehearsed process is stopped after its steps, where a real one would go on. What it had stays taken for those that had begun before, since
@@ -22,7 +22,7 @@
 namespace vramlab::occupancy {
 namespace {
 
-constexpr int kMostProcesses = 256, kMostShares = 32;
+constexpr int kMostProcesses = 1024, kMostShares = 32;
 
 struct OnCard {
   // Bytes now, its context among them; what it had when it was stopped; the most it ever had; its context; and what of it others than PyTorch's
@@ -44,11 +44,12 @@ struct Peak {
 };
 struct Board {
   std::atomic<uint64_t> owner;
-  uint64_t count, crowded, zeros[5];
+  // 0 of cards is 16, as a rehearsal has it that was kept before there could be more.
+  uint64_t count, crowded, cards, zeros[4];
   Peak peaks[kMostCards];
   Process processes[kMostProcesses];
 };
-static_assert(sizeof(Process) == 896 && sizeof(Peak) == 528, "what src/rehearse/src/occupancy.rs reads");
+static_assert(sizeof(Process) == 3200 && sizeof(Peak) == 528, "what src/rehearse/src/occupancy.rs reads");
 
 Board alone;
 std::atomic<Board*> mapped{nullptr};
@@ -65,7 +66,9 @@ Board& board() {
     const bool has_room = posix_fallocate(file, 0, sizeof(Board)) == 0;
     void* const at = has_room ? mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
     close(file);
-    return at == MAP_FAILED ? &alone : static_cast<Board*>(at);
+    if (at == MAP_FAILED) return &alone;
+    static_cast<Board*>(at)->cards = kMostCards;
+    return static_cast<Board*>(at);
   };
   if (!mapped) mapped = map();
   return *mapped;
@@ -143,16 +146,24 @@ Process* row() {
       for (OnCard& card : other.cards) card.used = card.outside = 0;
     }
   }
-  if (all.count == kMostProcesses) {
-    all.crowded = 1;
-    return nullptr;
+  if (all.count < kMostProcesses) {
+    own = &all.processes[all.count++];
+  } else {
+    // In the place of the one that has ended and had least.
+    const auto most_of = [](const Process& process) {
+      uint64_t most = 0;
+      for (const OnCard& card : process.cards) most = std::max(most, card.peak);
+      return most;
+    };
+    for (Process& other : all.processes)
+      if (other.gone && (!own || most_of(other) < most_of(*own))) own = &other;
+    if (!own) all.crowded = 1;
+    if (!own) return nullptr;
   }
-  own = &all.processes[all.count];
   *own = {};
   own->id = me;
   own->parent = status.parent;
   own->started = status.started;
-  all.count++;
   return own;
 }
 
@@ -278,4 +289,27 @@ void vramlab_dry_hold() {
   if (!own || own->stopped) return;
   own->stopped = now();
   for (OnCard& card : own->cards) card.held = card.used;
+}
+
+// Has a process that ends with another status than 0 leave that in a file of that name, as far as it ends by exit: by `sys.exit` of Python's. One that
+// was forked has another.
+void vramlab_dry_tell_status(const char* path) {
+  struct Ending {
+    pid_t process;
+    char path[4200];
+  };
+  static Ending ending;
+  const bool is_known = ending.process != 0;
+  ending.process = getpid();
+  std::snprintf(ending.path, sizeof ending.path, "%s", path);
+  if (is_known) return;
+  on_exit(
+      [](int status, void*) {
+        if (status == 0 || ending.process != getpid()) return;
+        const int file = open(ending.path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+        timespec time;
+        clock_gettime(CLOCK_MONOTONIC, &time);
+        if (file >= 0) dprintf(file, "%d %lld\n", status, time.tv_sec * 1'000'000'000ll + time.tv_nsec), close(file);
+      },
+      nullptr);
 }

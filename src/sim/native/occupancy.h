@@ -6,7 +6,7 @@
 
 namespace vramlab::occupancy {
 
-constexpr int kMostCards = 16;
+constexpr int kMostCards = 64;
 
 // Cards are those of the machine, from 0 on, whatever a process calls them. Each call may be the first of this process on a card,
 // which then has its CUDA context there. A card has `memory` bytes.
@@ -31,3 +31,4 @@ void forked();
 
 // This process is stopped here, and a real one would go on: what it has now stays taken for those that run beside it.
 extern "C" void vramlab_dry_hold();
+extern "C" void vramlab_dry_tell_status(const char* path);

@@ -153,6 +153,17 @@ impl Card {
         format!("compute capability {major}.{minor}, {} multiprocessors", self.multiprocessors)
     }
 
+    /// Bytes a second that NVLink moves one way between two cards of a machine, by NVIDIA's data sheets; none of cards that have the host's bus alone.
+    pub fn nvlink(&self) -> Option<f64> {
+        let has = ["SXM", "HBM3", "H200", "H20", "GH200", "B200", "B300"].iter().any(|kind| self.title.contains(kind));
+        has.then_some(match self.capability.0 {
+            ..8 => 150e9,
+            8 => 300e9,
+            9 => 450e9,
+            _ => 900e9,
+        })
+    }
+
     /// The card without its name and memory, as in `cards.csv`: two for which that is the same differ by their size alone.
     pub fn kind(&self) -> String {
         let Card { capability: (major, minor), multiprocessors, threads_per_multiprocessor: threads, l2, .. } = self;
@@ -208,6 +219,56 @@ fn is_cloud(pattern: &str, text: &str) -> bool {
         Some((before, after)) => text.len() >= before.len() + after.len() && text.starts_with(before) && text.ends_with(after),
         None => pattern == text,
     }
+}
+
+/// How many GPUs a cloud's machine has, where that is what somebody names: by its family and size, as the clouds' own lists have them.
+pub fn gpus_of_machine(text: &str) -> Option<u32> {
+    let lower = text.trim().to_ascii_lowercase();
+    all().iter().find(|card| card.also.split_whitespace().any(|pattern| is_cloud(pattern, &lower)))?;
+    let number = |text: &str| text.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u32>().ok();
+    if let Some((family, size)) = lower.split_once('.') {
+        // AWS: https://aws.amazon.com/ec2/instance-types/#Accelerated_Computing
+        let is_of_eight = ["p4", "p5", "p6"].iter().any(|of| family.starts_with(of));
+        return Some(match (family, size) {
+            (_, "4xlarge") if is_of_eight => 1,
+            ("p6e-gb200", _) => 4,
+            _ if is_of_eight => 8,
+            ("p3", "8xlarge") => 4,
+            ("p3", "16xlarge") | ("p3dn", _) | ("g4dn", "metal") => 8,
+            ("g4dn", "12xlarge") => 4,
+            ("g5" | "g6" | "g6e", "12xlarge" | "24xlarge") => 4,
+            ("g5" | "g6" | "g6e", "48xlarge") => 8,
+            ("g7e", "12xlarge") => 2,
+            ("g7e", "24xlarge") => 4,
+            ("g7e", "48xlarge") => 8,
+            _ => 1,
+        });
+    }
+    // Google: `a2-highgpu-8g` says it; https://cloud.google.com/compute/docs/gpus
+    if let Some((_, size)) = lower.split_once("gpu-") {
+        return number(size);
+    }
+    // Hugging Face and Lambda: `l4x4`, `gpu_8x_a10`.
+    if let Some(gpus) = lower.strip_prefix("gpu_").and_then(number).or_else(|| lower.rsplit_once('x')?.1.parse().ok()) {
+        return Some(gpus);
+    }
+    if let Some(processors) = lower.strip_prefix("g2-standard-").and_then(number) {
+        return Some(match processors {
+            24 => 2,
+            48 => 4,
+            96 => 8,
+            _ => 1,
+        });
+    }
+    // Azure: https://learn.microsoft.com/azure/virtual-machines/sizes/overview#gpu-accelerated
+    let processors = number(lower.strip_prefix("standard_n")?.trim_start_matches(|c: char| c.is_ascii_alphabetic()))?;
+    Some(match &lower["standard_n".len()..] {
+        rest if rest.starts_with("d") => 8,
+        rest if rest.contains("h100") && processors >= 80 => 2,
+        rest if rest.contains("a100") => (processors / 24).max(1),
+        rest if rest.contains("t4") && processors >= 64 => 4,
+        _ => 1,
+    })
 }
 
 /// The card that somebody means: by our name, PyTorch's, `nvidia-smi`'s or a cloud's, and with its memory or without.
@@ -348,6 +409,20 @@ mod tests {
             for text in spellings.split('|') {
                 assert_eq!(text.parse::<Card>().map(|card| card.name), Ok(Some(name)), "{text}");
             }
+        }
+    }
+
+    #[test]
+    fn a_clouds_machine_has_as_many_gpus_as_it_is_sold_with() {
+        let machines = "p5.48xlarge=8 P4d.24xlarge=8 p4de.24xlarge=8 p5.4xlarge=1 g5.xlarge=1 g5.12xlarge=4 g5.48xlarge=8 g4dn.12xlarge=4 \
+                        g4dn.metal=8 p3.16xlarge=8 p3.2xlarge=1 g6.xlarge=1 g6e.48xlarge=8 a2-highgpu-1g=1 a2-highgpu-4g=4 a3-highgpu-8g=8 \
+                        a2-megagpu-16g=16 g2-standard-4=1 g2-standard-96=8 Standard_ND96amsr_A100_v4=8 Standard_NC24ads_A100_v4=1 \
+                        Standard_NC96ads_A100_v4=4 Standard_NC80adis_H100_v5=2 Standard_NC64as_T4_v3=4 Standard_ND96isr_H100_v5=8 Standard_ND96asr_v4=8 l40sx8=8 gpu_1x_a10=1";
+        for (name, gpus) in machines.split_whitespace().filter_map(|machine| machine.split_once('=')) {
+            assert_eq!(gpus_of_machine(name), gpus.parse().ok(), "{name}");
+        }
+        for name in ["h100", "24GiB", "v100-pcie-16g", "colab-t4", "NVIDIA A100-SXM4-80GB", "a100-80g", "rtx-4090"] {
+            assert_eq!(gpus_of_machine(name), None, "{name}");
         }
     }
 

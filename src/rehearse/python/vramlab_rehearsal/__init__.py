@@ -36,7 +36,7 @@ class _Finder:
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 sys.meta_path.insert(0, _Finder)
-from . import imports, notebooks  # noqa: E402
+from . import imports, notebooks, pools  # noqa: E402
 from .session import SESSION, remarks, settings, simulated, use_the_caching_allocator  # noqa: E402
 
 
@@ -66,6 +66,7 @@ def begin():
 
         clock.follow()
     notebooks.follow()
+    pools.follow()
     imports.when_imported("torch", _torch_is_there, _torch_is_missing, before=use_the_caching_allocator)
 
 

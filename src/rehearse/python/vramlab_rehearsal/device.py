@@ -47,6 +47,7 @@ def wait_for_cuda(torch, follow):
     torch.cuda._queued_calls.insert(0, (functools.partial(_open, torch, follow), []))
     _share_history(torch)
     _watch_events(torch)
+    _keep_the_allocator(torch)
 
 
 def _open(torch, follow):
@@ -148,6 +149,12 @@ def hold():
         simulated["libnvidia-ml.so.1"].vramlab_dry_hold()
 
 
+@guarded("the status of a process")
+def tell_status(folder):
+    if "libnvidia-ml.so.1" in simulated:
+        simulated["libnvidia-ml.so.1"].vramlab_dry_tell_status(os.path.join(folder, "status").encode())
+
+
 @guarded("the end of the record")
 def ended(enough_seen):
     if library is not None:
@@ -228,6 +235,16 @@ def _watch_events(torch):
         global _asks_for_times
         _asks_for_times = True
         return elapsed_time.__wrapped__(self, *arguments, **more)
+
+
+def _keep_the_allocator(torch):
+    """One of the script's own tells nobody what it does."""
+
+    @instead("change_current_allocator", torch.cuda.memory, torch.cuda)
+    def change(allocator):
+        notes.note(
+            note="change_current_allocator: rehearsed with PyTorch's own allocator. Peaks of tensors are the same; what the script's allocator takes of the card for them is not known"
+        )
 
 
 def _share_history(torch):

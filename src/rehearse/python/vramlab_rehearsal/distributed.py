@@ -35,17 +35,26 @@ def follow(torch):
         _register(torch)
         size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
         rank = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
-        if size > 1 and settings.world_size is None:
+        # Of PyTorch's fake group the others are not there, and its store answers nobody.
+        is_fake = str(backend) == "fake"
+        if size > 1 and settings.world_size is None and not is_fake:
             store = _met(distributed, init_method, size, rank, store, timeout)
         moved = "nothing but objects and small tensors of whole numbers" if _others else "nothing"
         note(rank=rank)
-        note(note=f"rank {rank} of {size}: collectives move {moved} and give back what they were given")
-        return init(backend=BACKEND, world_size=size, rank=rank, store=store if _others else distributed.HashStore())
+        local = int(os.environ.get("LOCAL_WORLD_SIZE") or size)
+        machines = f" ({-(-size // local)} machines of {local} GPUs; --nodes and --gpus say otherwise)" if settings.world_size is not None and local < size else ""
+        note(note=f"rank {rank} of {size}{machines}: collectives move {moved} and give back what they were given")
+        init(backend=BACKEND, world_size=size, rank=rank, store=store if _others else distributed.HashStore())
+        if is_fake:
+            distributed.group.WORLD.asked = "fake"
 
     _replace(init, init_process_group)
     # Scripts ask for the backend that they wanted.
     _replace(distributed.get_backend, _renamed(distributed.get_backend))
     imports.when_imported("torch.distributed.pipelining.stage", _stages_alone)
+    for name, of in (("torch.nn.parallel.distributed", "DistributedDataParallel"), ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")):
+        imports.when_imported(name, functools.partial(_count_replicas_of_class, of))
+    imports.when_imported("torch.distributed.fsdp._fully_shard._fully_shard", _count_replicas_of_function)
 
 
 def _move_ports(original):
@@ -56,6 +65,34 @@ def _move_ports(original):
             super().__init__(host_name, settings.ports + port % 16 if 0 < port < 32768 else port, *arguments, **more)
 
     _replace(original, TCPStore)
+
+
+_replicas = 0
+
+
+@guarded("how many ranks have a batch of their own")
+def _tell_replicas(count):
+    """Of a job, ranks that train on batches of their own: what goes through the job is so many times what goes through one."""
+    global _replicas
+    if count > _replicas:
+        _replicas = count
+        note(replicas=count)
+
+
+def _count_replicas_of_class(name, module):
+    @instead("__init__", getattr(module, name))
+    def init(self, *arguments, **more):
+        init.__wrapped__(self, *arguments, **more)
+        between = getattr(self, "_inter_node_pg", None)
+        _tell_replicas(self.process_group.size() * (between.size() if between is not None else 1))
+
+
+def _count_replicas_of_function(module):
+    @instead("fully_shard", module)
+    def fully_shard(*arguments, mesh=None, **more):
+        sharded = fully_shard.__wrapped__(*arguments, mesh=mesh, **more)
+        _tell_replicas(mesh.size() if mesh is not None else module.torch.distributed.get_world_size())
+        return sharded
 
 
 BACKEND = "vramlab"
@@ -115,9 +152,9 @@ def _wait_until(is_there):
     return True
 
 
-def _sent(name, rank, mine, theirs):
-    """Objects by the store, which are real: gives `mine` to the others, and back what the ranks `theirs` gave; None for one that has ended."""
-    place, found = f"{name}/{_turn(name)}", {}
+def _sent(name, rank, mine, theirs, turn=None):
+    """Objects by the store, which are real: gives `mine` to the others, and back what the ranks `theirs` gave; nothing of one that has ended."""
+    place, found = f"{name}/{turn or _turn(name)}", {}
     with contextlib.suppress(RuntimeError):
         if mine is not None:
             _others.set(f"{place}/{rank}", pickle.dumps(mine[0]))
@@ -169,7 +206,7 @@ def _values(tensor):
 
 
 def _uses_cuda(torch, backend):
-    return torch.cuda.is_available() and (backend is None or "nccl" in str(backend) or "cuda" in str(backend))
+    return torch.cuda.is_available() and (backend is None or any(name in str(backend) for name in ("nccl", "cuda", "fake")))
 
 
 def _replace(was, by):
@@ -330,15 +367,27 @@ def _register(torch):
         future.set_result(tensors)
         return _create_work_from_future(future)
 
+    def fill(tensors, values):
+        """Gives tensors of whole numbers the values that another rank had in its own, as far as those are known."""
+        for tensor, each in zip(tensors, values):
+            if each is not None and tensor.dtype in whole and torch.tensor(each).numel() == tensor.numel():
+                tensor.copy_(torch.tensor(each).reshape(tensor.shape))
+
     class Received(distributed.Work):
         """From another rank, as a receiver that names none wants to know."""
 
-        def __init__(self, sender):
+        def __init__(self, sender, take):
             super().__init__()
             self._sender = sender
+            self._take = take
 
         def wait(self, *_):
+            take, self._take = self._take, bool
+            take()
             return True
+
+        # Without who sent it, as PyTorch's own.
+        synchronize = wait
 
         def is_completed(self):
             return True
@@ -353,7 +402,8 @@ def _register(torch):
             super().__init__(rank, size)
             self._rank = rank
             self._size = size
-            self._has_communicator = False
+            self._name = ""
+            self._connected = set()
 
         def getBackendName(self):
             return BACKEND
@@ -366,30 +416,45 @@ def _register(torch):
 
         @property
         def pg_name(self):
-            return distributed.distributed_c10d._world.pg_names[self]
+            # PyTorch asks for it after it has forgotten the group, too.
+            self._name = distributed.distributed_c10d._world.pg_names.get(self, self._name)
+            return self._name
 
         @property
         def group_name(self):
             return self.pg_name
 
-        def _values_of(self, tensor, sources):
-            """What ranks of this group, all of whom are there, have in a tensor of whole numbers; a rank that knows no values is left out."""
-            self._communicates(tensor)
-            if _others is None or self._size == 1 or tensor.dtype not in whole:
+        def _given(self, name, mine, sources):
+            """What ranks of this group, all of whom are there, give each other in lists of tensors of whole numbers: by rank, their values, None for
+            those that nobody knows. A rank that has ended is left out."""
+            if _others is None or self._size == 1 or not all(each.dtype in whole for each in mine):
                 return {}
             members, rank = self._members(), distributed.get_rank()
-            mine = (_values(tensor),) if self._rank in sources else None
-            found = _sent(f"values{members}", rank, mine, [members[each] for each in sources])
-            return {members.index(each): torch.tensor(values) for each, values in found.items() if values is not None}
+            given = ([_values(each) for each in mine],) if self._rank in sources else None
+            found = _sent(f"{name}{members}", rank, given, [members[each] for each in sources])
+            return {members.index(each): values for each, values in found.items()}
 
-        def _communicates(self, tensor):
-            """NCCL makes a communicator, with buffers on the card, when a group first moves something there."""
-            if not self._has_communicator and self._size > 1 and tensor.is_cuda:
-                self._has_communicator = True
-                note(communicator=self._size)
+        def _values_of(self, tensor, sources):
+            """What each of them has in a tensor of whole numbers; a rank that knows no values is left out."""
+            found = self._given("values", [tensor], sources)
+            return {rank: torch.tensor(values) for rank, (values,) in found.items() if values is not None}
+
+        def _communicates(self, tensor, how, peers=()):
+            """NCCL connects ranks, with buffers on the card, when a group first moves something there in that way, or between two of them."""
+            if self._size > 1 and tensor.is_cuda and not self._connected.issuperset({how, *peers}):
+                self._connected.update({how, *peers})
+                pairs = sum(type(each) is int and each != self._rank for each in self._connected)
+                ways = [each for each in self._connected if type(each) is str]
+                note(communicator=self._size, group=id(self), nodes=self._nodes(), pairs=pairs, ways=sorted(ways))
+
+        def _nodes(self):
+            """On how many machines its ranks are."""
+            per_node = int(os.environ.get("LOCAL_WORLD_SIZE") or 0) or self._size
+            return len({rank // per_node for rank in self._members()})
 
         def allreduce(self, tensors, options=None, *_):
             for tensor in tensors:
+                self._communicates(tensor, "all_reduce")
                 values = self._values_of(tensor, range(self._size))
                 reduce = next((reduce for kind, reduce in reductions if options is None or options.reduceOp == kind), None)
                 if reduce and len(values) == self._size:
@@ -401,18 +466,40 @@ def _register(torch):
 
         def broadcast(self, tensors, options, *_):
             for tensor in tensors:
+                self._communicates(tensor, "broadcast")
                 for values in self._values_of(tensor, [options.rootRank]).values():
                     tensor.copy_(values)
             return done(tensors)
 
-        def send(self, tensors, *_):
-            self._communicates(tensors[0])
+        def send(self, tensors, target, *_):
+            self._communicates(tensors[0], "pairs", [target])
+            self._passed(tensors, self._rank, target)()
             return done(tensors)
 
-        recv = send
+        def recv(self, tensors, source, *_):
+            self._communicates(tensors[0], "pairs", [source])
+            return Received(source, self._passed(tensors, source, self._rank))
+
+        def _passed(self, tensors, source, target):
+            """What gives another rank the values of whole numbers, or takes them: when somebody waits, since both may send after they have asked."""
+            if _others is None:
+                return bool
+            members, rank = self._members(), distributed.get_rank()
+            name = f"values{members} from {source} to {target}"
+            turn = _turn(name)
+
+            def passed():
+                if self._rank == source:
+                    _sent(name, rank, ([_values(each) if each.dtype in whole else None for each in tensors],), [], turn)
+                elif any(each.dtype in whole for each in tensors):
+                    for values in _sent(name, rank, None, [members[source]], turn).values():
+                        fill(tensors, values)
+
+            return passed
 
         def recv_anysource(self, tensors, *_):
-            return Received((self._rank + 1) % self._size)
+            self._communicates(tensors[0], "pairs", [(self._rank + 1) % self._size])
+            return Received((self._rank + 1) % self._size, bool)
 
         # PyTorch names its options.
         def barrier(self, opts=None):
@@ -434,6 +521,7 @@ def _register(torch):
 
         def allgather(self, outputs, inputs, *_):
             for each, given in zip(outputs, inputs):
+                self._communicates(given, "all_gather")
                 buffer = self._buffer(each)
                 values = self._values_of(given, range(self._size))
                 for rank, output in enumerate(each):
@@ -450,6 +538,7 @@ def _register(torch):
             return self.allgather([[each[i] for each in outputs] for i in range(len(inputs))], inputs)
 
         def _allgather_base(self, output, given, *_):
+            self._communicates(given, "all_gather")
             parts = output.view(self._size, -1)
             parts.copy_(given.reshape(1, -1).expand(self._size, -1))
             for rank, values in self._values_of(given, range(self._size)).items():
@@ -461,19 +550,26 @@ def _register(torch):
                 self._allgather_base(output, given)
             return done(outputs)
 
-        def gather(self, outputs, inputs, *_):
+        def gather(self, outputs, inputs, options=None, *_):
+            is_root = options is None or options.rootRank == self._rank
+            self._communicates(inputs[0], "pairs", range(self._size) if is_root else [options.rootRank])
+            values = self._values_of(inputs[0], range(self._size))
             for each, given in zip(outputs, inputs):
-                for output in each:
-                    output.copy_(given)
+                for rank, output in enumerate(each):
+                    output.copy_(values.get(rank, given))
             return done(outputs)
 
-        def scatter(self, outputs, inputs, *_):
+        def scatter(self, outputs, inputs, options=None, *_):
+            root = self._rank if options is None else options.rootRank
+            self._communicates(outputs[0], "pairs", range(self._size) if inputs else [root])
             for output, each in zip(outputs, inputs):
                 output.copy_(each[self._rank])
+            for values in self._given("scatter", inputs[0] if inputs else outputs, [root]).values():
+                fill(outputs, values[self._rank :])
             return done(outputs)
 
         def reduce_scatter(self, outputs, inputs, *_):
-            self._communicates(inputs[0][0])
+            self._communicates(inputs[0][0], "reduce_scatter")
             for output, each in zip(outputs, inputs):
                 buffer = self._buffer(each)
                 output.copy_(each[self._rank])
@@ -481,7 +577,7 @@ def _register(torch):
             return done(outputs)
 
         def _reduce_scatter_base(self, output, given, *_):
-            self._communicates(given)
+            self._communicates(given, "reduce_scatter")
             output.view(-1).copy_(given.reshape(self._size, -1)[self._rank])
             return done([output])
 
@@ -491,14 +587,25 @@ def _register(torch):
             return done(outputs)
 
         def alltoall(self, outputs, inputs, *_):
-            self._communicates(inputs[0])
+            self._communicates(inputs[0], "pairs", range(self._size))
             for output, given in zip(outputs, inputs):
                 if output.shape == given.shape:
                     output.copy_(given)
+            self._exchange(outputs, inputs)
             return done(outputs)
 
-        def alltoall_base(self, output, given, *_):
-            return self.alltoall([output], [given])
+        def alltoall_base(self, output, given, output_sizes=(), input_sizes=(), *_):
+            self._communicates(given, "pairs", range(self._size))
+            if output.shape == given.shape:
+                output.copy_(given)
+            if given.dtype in whole:
+                parts = ((output, output_sizes), (given, input_sizes))
+                self._exchange(*(each.split(list(sizes)) if sizes else each.tensor_split(self._size) for each, sizes in parts))
+            return done([output])
+
+        def _exchange(self, outputs, inputs):
+            for rank, values in self._given("exchanged", inputs, range(self._size)).items():
+                fill([outputs[rank]], [values[self._rank]])
 
         # As newer versions of PyTorch call them.
         all_gather_single, all_gather_single_coalesced = _allgather_base, allgather_into_tensor_coalesced

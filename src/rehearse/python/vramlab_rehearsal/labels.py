@@ -36,7 +36,7 @@ before_roots = []
 
 
 # Of passes.py, which puts them here: the same of one with parameters, when its number is known; what follows it; caches that a module keeps.
-begins_pass = pass_ended = label_caches_of = None
+begins_pass = pass_ended = label_caches_of = modules_by_variable = None
 
 
 def follow():
@@ -132,14 +132,28 @@ def is_inside():
 def _see_root(root):
     """The outermost module of a forward pass: what lives in it is known by its path from there."""
     _roots.add(root)
-    # What torch.compile puts around a module has the module's name.
-    kind = type(getattr(root, "_orig_mod", root)).__name__
+    kind = _title(root)
     for path, module in root.named_modules():
         if module not in _names:
             name = _plain(f"{kind}.{path}")
             _names[module] = _number_of("module", _modules, name, type=type(module).__name__)
     label_root(root)
     begin_forward()
+
+
+_titles = weakref.WeakKeyDictionary()
+
+
+def _title(root):
+    """A model's class; where the script has several of that class, the variable that holds it, as a policy and its reference."""
+    if root not in _titles:
+        # What torch.compile puts around a module has the module's name.
+        inner = getattr(root, "_orig_mod", root)
+        held = [(name, module) for name, module in modules_by_variable() if type(module) is type(inner)]
+        own = next((name for name, module in held if module in (root, inner)), None)
+        is_one = len({id(module) for _, module in held}) < 2 or own is None
+        _titles[root] = type(inner).__name__ if is_one else own
+    return _titles[root]
 
 
 def _plain(name):
@@ -196,7 +210,7 @@ def _address(parameter):
 
 @guarded("labels of a module's tensors")
 def label_root(root):
-    kind = type(getattr(root, "_orig_mod", root)).__name__
+    kind = _title(root)
     for name, parameter in root.named_parameters():
         name = _parameters.setdefault(id(parameter), _plain(f"{kind}.{name}"))
         _label(parameter, PARAMETER, name)
@@ -271,7 +285,7 @@ def _unused_parameters(objects, roots):
         if [each.shape for each in parameters] in copied:
             seen.update(map(id, parameters))
     outermost = (module for module in modules if id(module) not in inner)
-    every = ((type(module).__name__, *of) for module in outermost for of in module.named_parameters())
+    every = ((_title(module), *of) for module in outermost for of in module.named_parameters())
     return {id(each): _plain(f"{kind}.{name}") for kind, name, each in every if id(each) not in seen}
 
 

@@ -6,6 +6,7 @@ import itertools
 import math
 import operator
 import traceback
+import types
 
 from .deciding import is_harmless, name_of
 
@@ -30,27 +31,50 @@ def of_frames(frame, is_own, parsed):
             if tree is not None:
                 values = _Values(frame)
                 has_looped = _of_frame(tree, line, values, has_looped, lambda node, what: found.append((what, file, node.lineno)))
+                for call in (node for loop in values.loops for node in ast.walk(loop) if isinstance(node, ast.Call)):
+                    for node, what, file_of in _in_callee(call, values, is_own, parsed):
+                        found.append((what, file_of, node.lineno))
         elif "/site-packages/" in file and "/site-packages/torch/" not in file:
             has_looped = has_looped or any(part in frame.f_code.co_name.lower() for part in _TRAINS)
     return found
 
 
-def _of_frame(tree, line, values, has_looped, tell):
-    path = _path_to(tree, line)
-    loops = [node for node, _ in path if isinstance(node, (ast.For, ast.While))]
-    for loop in loops:
-        values.counts(loop)
-    # Branches anywhere in the outermost loop, which has been gone through, by counters of the loops.
+def _branches(tree, values, matters):
+    """Branches that no value of a counter took so far."""
     seen = set()
-    for node in ast.walk(loops[-1]) if loops else ():
+    for node in ast.walk(tree):
         if isinstance(node, (ast.If, ast.IfExp)) and id(node) not in seen:
             taken = values.outcomes(node.test)
             for way, body in ((True, node.body), (False, node.orelse)):
                 body = body if isinstance(body, list) else [body]
-                if taken and way not in taken and any(_matters(each) or isinstance(node, ast.IfExp) for each in body):
+                if taken and way not in taken and any(matters(each) or isinstance(node, ast.IfExp) for each in body):
                     condition = f"{'if' if way else 'else of if'} {_text(node.test)}: {_text(body[0])}"
-                    tell(node, _text(node) if isinstance(node, ast.IfExp) else condition)
+                    yield node, _text(node) if isinstance(node, ast.IfExp) else condition
                     seen.update(map(id, ast.walk(node)))
+
+
+def _in_callee(call, values, is_own, parsed):
+    """Those of a function of the script's that a loop calls with its counter, where they multiply a whole number, as a schedule does a batch."""
+    function, owner = values.function(call.func)
+    if function is None or not is_own(function.__code__.co_filename):
+        return
+    code, given = function.__code__, [*([owner] if owner is not None else []), *call.args]
+    tree = parsed(code.co_filename)
+    bodies = [node for node in ast.walk(tree or ast.Pass()) if isinstance(node, ast.FunctionDef) and node.lineno <= code.co_firstlineno + len(node.decorator_list)]
+    body = next((node for node in bodies if node.name == code.co_name and node.end_lineno >= code.co_firstlineno), None)
+    inside = values.of_callee(function, dict(zip(code.co_varnames[: code.co_argcount], given)))
+    for node, what in _branches(body, inside, inside.multiplies) if body is not None and inside.counters else ():
+        yield node, what, code.co_filename
+
+
+def _of_frame(tree, line, values, has_looped, tell):
+    path = _path_to(tree, line)
+    values.loops = loops = [node for node, _ in path if isinstance(node, (ast.For, ast.While))]
+    for loop in loops:
+        values.counts(loop)
+    # Branches anywhere in the outermost loop, which has been gone through, by counters of the loops.
+    for node, what in _branches(loops[-1], values, lambda node: _matters(node) or values.multiplies(node)) if loops else ():
+        tell(node, what)
     for node in ast.walk(loops[-1]) if loops else ():
         # What the loop goes through, by an index that counts or one after the other.
         grows = None
@@ -75,6 +99,22 @@ def _of_frame(tree, line, values, has_looped, tell):
             tell(node, _text(node))
             break
     return has_looped
+
+
+def is_endless(frame, is_own, parsed):
+    """Whether a loop of the script's goes on for ever; None where a condition within it may end it."""
+    found = False
+    for frame, line in traceback.walk_stack(frame):
+        tree = parsed(frame.f_code.co_filename) if is_own(frame.f_code.co_filename) else None
+        for node, _ in _path_to(tree, line) if tree is not None else ():
+            counts = isinstance(node, ast.For) and isinstance(node.iter, ast.Call) and name_of(node.iter) in ("count", "cycle", "repeat")
+            if not (counts or isinstance(node, ast.While)):
+                continue
+            is_whole = counts or isinstance(node.test, ast.Constant) and bool(node.test.value)
+            if is_whole and not any(isinstance(each, (ast.Break, ast.Return, ast.Raise)) for each in ast.walk(node)):
+                return True
+            found = None
+    return found
 
 
 def _path_to(tree, line):
@@ -136,8 +176,39 @@ class _Values:
     """What names of a frame are, as far as that takes no code of the script's; counters have had all values up to theirs."""
 
     def __init__(self, frame):
-        self.names = {**frame.f_globals, **frame.f_locals}
+        self.names = {**frame.f_globals, **frame.f_locals} if frame is not None else {}
         self.counters = {}
+        self.loops = []
+
+    def function(self, called):
+        """What a call calls, where that is a function of Python's: with the object whose method it is, or None."""
+        try:
+            if isinstance(called, ast.Name):
+                found, owner = self.names[called.id], None
+            else:
+                owner = self.names[called.value.id]
+                found = next(vars(kind)[called.attr] for kind in type(owner).__mro__ if called.attr in vars(kind))
+        except (AttributeError, KeyError, StopIteration):
+            return None, None
+        return (found, owner) if isinstance(found, types.FunctionType) else (None, None)
+
+    def of_callee(self, function, given):
+        """Within a function that is given these: nodes of a call, and the object whose method it is."""
+        inside = _Values(None)
+        inside.names = {**function.__globals__, **{name: value for name, value in given.items() if not isinstance(value, ast.AST)}}
+        for name, node in given.items():
+            if isinstance(node, ast.Name) and node.id in self.counters:
+                inside.counters[name] = self.counters[node.id]
+        return inside
+
+    def multiplies(self, node):
+        """Whether it makes a whole number a multiple of itself."""
+        if not (isinstance(node, ast.AugAssign) and isinstance(node.op, (ast.Mult, ast.LShift, ast.Pow))):
+            return False
+        try:
+            return type(self.names[node.target.id] if isinstance(node.target, ast.Name) else self._attribute(node.target, MOST_DEPTH)) is int
+        except (AttributeError, LookupError, TypeError, ValueError):
+            return False
 
     def counts(self, loop):
         for node in ast.walk(loop):

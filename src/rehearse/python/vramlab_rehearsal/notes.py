@@ -12,15 +12,16 @@ folder = ""
 _names = -1
 _about = None
 _owner = 0
-_introduction = dict
+_introduction, _opened = dict, bool
 # What was said by `tell`, in order, and how much of it is noted.
 _texts, _noted = [], 0
 
 
-def begin(introduction):
-    """Opens the folder. What `introduction` gives is its first line; a child that is forked opens one of its own, once it has anything to tell."""
-    global _introduction
-    _introduction = introduction
+def begin(introduction, opened):
+    """Opens the folder. What `introduction` gives is its first line; a child that is forked opens one of its own, once it has anything to tell.
+    `opened` is called with each."""
+    global _introduction, _opened
+    _introduction, _opened = introduction, opened
     own_folder()
     tell()
 
@@ -53,7 +54,14 @@ def own_folder():
     _names = _open()
     _about = os.fstat(_names)
     note(**_introduction())
+    _opened(folder)
     return folder
+
+
+def mark(name, text=""):
+    """A file of that name, for those who look at the folder while it is written, or when nothing more can be noted."""
+    with contextlib.suppress(OSError), open(os.path.join(own_folder(), name), "w") as file:
+        file.write(text)
 
 
 def _open():

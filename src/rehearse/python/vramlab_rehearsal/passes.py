@@ -14,11 +14,11 @@ import weakref
 
 import torch
 
-from . import device, imports, labels, reach
+from . import device, imports, labels, later, reach
 from .calls import variables_of
 from .guard import guarded, instead
 from .notes import note
-from .session import counted
+from .session import counted, settings
 
 _CACHE = re.compile(r"(^|_)(past|kv|key_value|cache|caches)(_|$)|past_key_values|^(cache_[kv]|[kv]_cache|kv_?caches?)$", re.IGNORECASE)
 WITH_GRADIENTS, IN_TRAINING, BEGINS_GENERATION = 1, 2, 4
@@ -47,8 +47,11 @@ _pins = (0, "", ())
 LEAST_PINNED = 1 << 30
 
 
-def follow():
+def follow(at_the_end):
+    global stop
+    stop = at_the_end
     labels.begins_pass, labels.pass_ended, labels.label_caches_of = _begins, _ended, _label_caches_of
+    labels.modules_by_variable = _modules_by_variable
     imports.when_imported("transformers.generation.utils", _whole_beams)
 
     @instead("load", torch)
@@ -89,6 +92,23 @@ def _whole_beams(module):
         module.GenerationMixin._beam_search_has_unfinished_sequences = staticmethod(has_unfinished)
 
 
+# Passes of a script that makes no steps after which one that has no end is stopped, and one that may have none.
+_ENOUGH, _MANY = 32, 1 << 13
+stop = None
+
+
+@guarded("the end of endless passes")
+def _look_for_an_end():
+    """Where a script makes no steps, its passes are counted."""
+    asked = settings.passes
+    is_due = _passes >= asked if asked else settings.steps is not None and _passes >= _ENOUGH and _passes & (_passes - 1) == 0
+    if stop is None or asked == 0 or not is_due or reach.has_gone_backward or reach.has_optimizer(torch):
+        return
+    is_endless = asked or later.is_endless(sys._getframe(1), reach.is_own, reach.parsed)
+    if is_endless or (is_endless is None and _passes >= _MANY):
+        stop(0, _passes)
+
+
 @guarded("the phase of a forward pass")
 def _begins(root, arguments, named):
     """Before the forward pass of an outermost module that has parameters."""
@@ -96,6 +116,7 @@ def _begins(root, arguments, named):
     # What a backward pass computes again is no pass of its own.
     if torch._C._current_graph_task_id() != -1:
         return
+    _look_for_an_end()
     flags = (keeps_graph(root, (arguments, named)) and WITH_GRADIENTS) | (root.training and IN_TRAINING)
     phase, size = device.FORWARD, reach.size_of(torch, (*arguments, *named.values()))
     given = (*zip(_parameters_of(type(root)), arguments), *named.items())
@@ -240,7 +261,9 @@ def look_at_variables():
         # Who holds graphs holds what they have saved.
         labelled = tensors if how and "graphs" in how else [each for each in tensors if _is_held_by_variables(each)]
         if labelled:
-            labels.label_variable(labelled, name, *where)
+            # What it keeps nobody else can drop.
+            is_stage = any(each.__name__ == "_PipelineStageBase" for each in type(value).__mro__)
+            labels.label_variable(labelled, f"{name} (PipelineStage)" if is_stage else name, *where)
         if how:
             _retainers.setdefault(id(value), (name, how, *where))
     own = next(_own_frames(), None) if labels.gradients_have_graphs() else None
@@ -278,6 +301,18 @@ def _variables():
             if _is_own_object(value):
                 for part, of in list(_attributes(value).items())[:200]:
                     yield where, f"{name}.{part}", of
+
+
+def _modules_by_variable():
+    """The script's, and those that objects of libraries hold, as trainers do; without what torch.compile puts around them."""
+    found = []
+    for frame in _own_frames():
+        for name, value in variables_of(frame):
+            is_module = issubclass(type(value), torch.nn.Module)
+            attributes = _attributes(value) if not is_module and _has_attributes(value) else {}
+            held = [(name, value), *((f"{name}.{part}", of) for part, of in list(attributes.items())[:200])]
+            found += [(of, getattr(each, "_orig_mod", each)) for of, each in held if issubclass(type(each), torch.nn.Module)]
+    return found
 
 
 def _own_frames():

@@ -10,13 +10,15 @@ import time
 import traceback
 from multiprocessing import util
 
-from . import clock, counting, device, distributed, hosting, imports, labels, loading, notes, passes, reach, steps, switches
-from .guard import guarded
+from . import clock, counting, device, distributed, hosting, imports, labels, loading, notes, passes, pools, reach, steps, switches
+from .guard import guarded, instead
 from .notes import note
 from .session import settings
 
 _SEED = 67280421310721
 _stopped = False
+# Whether what the script has and was not come to is noted.
+_told = False
 # Ids of processes that have written their end.
 _ended_in = 0
 
@@ -53,7 +55,7 @@ def begin(torch):
             alloc_conf=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
         )
 
-    notes.begin(introduction)
+    notes.begin(introduction, device.tell_status)
     hosting.begin()
     refused = device.refuse(torch)
     if refused:
@@ -61,6 +63,7 @@ def begin(torch):
         return False
     _watch_exceptions(torch)
     _watch_children(torch)
+    _watch_exits(os)
     atexit.register(_ended)
     if settings.measures:
         from . import measuring
@@ -71,7 +74,7 @@ def begin(torch):
         torch.default_generator.manual_seed(_SEED)
         device.wait_for_cuda(torch, _follow)
         labels.follow()
-        passes.follow()
+        passes.follow(stop)
         switches.follow(torch)
         steps.leave_out_trials()
         steps.watch_cpu(torch, stop)
@@ -90,23 +93,39 @@ def _follow(torch):
     steps.follow(torch, stop)
 
 
-def stop(after):
-    """Ends the script as if it had ended by itself; one step later where its operations are to be counted."""
-    global _stopped
+def stop(after, passes_made=0):
+    """Ends the script as if it had ended by itself; one step later where its operations are to be counted. After so many passes where it makes no
+    steps."""
+    global _stopped, _told
     again = _stopped
-    if not _stopped:
-        device.hold()
+    # The worker of a pool goes on with the next task.
+    is_task = pools.depth > 0 and threading.current_thread() is threading.main_thread() and not (again or settings.counts)
+    if not again:
+        if not is_task:
+            device.hold()
         _label_everything()
-        device.ended(2 if settings.counts else 1)
+        if not is_task:
+            device.ended(2 if settings.counts else 1)
         note(host=hosting.measured())
-        if device.library is not None:
+        if device.library is not None and not _told:
             reach.tell()
             loading.tell()
             passes.look_at_variables()
             passes.tell()
             clock.tell()
-        note(stopped=after, at=time.monotonic_ns())
-        note(note=f"steps after step {after} were not run: what is larger later is in no figure here; --steps all runs the script to its end")
+        if not _told:
+            note(stopped=after, at=time.monotonic_ns())
+            if passes_made:
+                left = f"it makes forward passes without an end, and those after pass {passes_made} were not run: --passes N runs more of them"
+            else:
+                left = f"steps after step {after} were not run: what is larger later is in no figure here; --steps all runs the script to its end"
+            note(note=left)
+            notes.mark("stopped")
+        _told = True
+        if is_task:
+            pools.was_stopped = True
+            pools.wait_for_those_beside()
+            raise SystemExit(0)
         _stopped = True
         if settings.counts:
             return counting.begin()
@@ -129,7 +148,7 @@ def _ended():
     _ended_in = os.getpid()
     note(ended=True)
     note(host=hosting.measured())
-    if not _stopped:
+    if not _told:
         reach.tell_batches()
         reach.tell_of_backward()
         loading.tell()
@@ -226,12 +245,22 @@ def _leave_out_ours(value):
 _is_forked = False
 
 
+def _watch_exits(os):
+    """Forked processes leave by it, and what their status says is nowhere else."""
+
+    @instead("_exit", os)
+    def _exit(status, *arguments):
+        if status and not _stopped and notes.is_own():
+            notes.mark("status", f"{status} {time.monotonic_ns()}")
+        _exit.__wrapped__(status, *arguments)
+
+
 def _watch_children(torch):
     """Processes of multiprocessing, whose exceptions it prints itself, and which leave without what is at Python's exit; and forked ones."""
 
     def forked():
-        global _stopped, _is_forked
-        _stopped, _is_forked = False, True
+        global _stopped, _told, _is_forked
+        _stopped, _told, _is_forked = False, False, True
         # The card of the one that forked it is not to be used here.
         device.library = None
 

@@ -325,6 +325,10 @@ def own_files():
     return sorted(own, key=lambda file: file != main)[:MOST_FILES]
 
 
+def has_optimizer(torch):
+    return any(issubclass(type(each), torch.optim.Optimizer) for each in gc.get_objects())
+
+
 @functools.lru_cache(maxsize=MOST_FILES)
 def parsed(file):
     try:

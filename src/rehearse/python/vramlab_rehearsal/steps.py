@@ -1,7 +1,6 @@
 """Phases and optimizer steps."""
 
 import functools
-import gc
 import os
 import time
 import weakref
@@ -172,7 +171,7 @@ def _apart(optimizer, closure):
 class _Steps:
     # A script that leaves out every batch that is too large may never make as many steps one after the other.
     MOST_RESTARTS = 32
-    backwards = out_of_memory = restarts = depth = ended = by_hand = 0
+    backwards = out_of_memory = restarts = depth = ended = by_hand = before_task = 0
     is_backward = was_trial = False
     # Whether a CUDA graph has a backward pass in it.
     has_captured = False
@@ -233,8 +232,13 @@ class _Steps:
         device.library.vl_end_step()
         loading.step_ended(self.backwards)
         hosting.look()
-        if self.wanted is not None and steps >= self.wanted and not _trials:
-            self.stop(steps)
+        if self.wanted is None or steps - self.before_task < self.wanted or _trials:
+            return
+        # The next task of a pool's worker is a training of its own.
+        self.before_task = steps
+        self.counts.clear()
+        self.at.clear()
+        self.stop(steps)
 
     def restart_after_trials(self):
         """Steps are counted from where memory ran out last and the script went on, and from the end of a finder's trials."""
@@ -243,7 +247,7 @@ class _Steps:
             self.restarts += not self.was_trial
             self.counts.clear()
             self.at.clear()
-            self.ended = 0
+            self.ended = self.before_task = 0
         self.out_of_memory = out_of_memory
         self.was_trial = _trials > 0
 
@@ -281,8 +285,7 @@ class _Steps:
         if parameter is None or (parameter.grad is not None and parameter.grad._version == version):
             return
         self.witness = None
-        kind = self.torch.optim.Optimizer
-        if self.by_hand == 0 and any(issubclass(type(each), kind) for each in gc.get_objects()):
+        if self.by_hand == 0 and reach.has_optimizer(self.torch):
             # It will make one.
             return
         if self.by_hand == 0:

@@ -231,6 +231,7 @@ fn has(facts: &Facts) -> HashSet<Has> {
     let has_few = || of_kind(WorkKind::Matmul).all(|work| work.m.max(work.n) < FEWEST_CLASSES);
     let all = [
         (Has::Checkpoints, is_seen("torch/utils/checkpoint.py")),
+        (Has::Distributed, !trace.communicators.is_empty()),
         (Has::NoBlocks, has_ended_a_step && !may_have_blocks(facts)),
         (Has::Compiled, trace.is_compiled()),
         (Has::HalfPrecision, is_half),

@@ -4,6 +4,8 @@
 use super::process::{Failure, failure};
 use crate::capture::plain::{first_line, on_one_line};
 use crate::capture::process::{Exception, Frame, Trace};
+use crate::capture::session::Capture;
+use crate::words::short;
 use serde::Serialize;
 use sim::trace::Kind;
 
@@ -13,6 +15,78 @@ pub struct FailedProcess {
     pub process: u32,
     pub rank: Option<u32>,
     pub failure: Failure,
+}
+
+/// What a command did not come to because a training was stopped after its steps, whose result it needs.
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
+pub struct CutShort {
+    /// The process that failed then; none where the command waited for ever, or its status is all that is known.
+    pub failed: Option<FailedProcess>,
+    pub waited: bool,
+    /// How the command ended.
+    pub end: String,
+}
+
+impl CutShort {
+    /// Of a command that did not end well after a training was stopped. `failed` is the process that did so by itself, before or after that.
+    pub fn of(run: &Capture, failed: Option<&FailedProcess>) -> Option<CutShort> {
+        let stopped_at = run.traces.iter().filter_map(|trace| trace.stopped_at).min()?;
+        let by = |process: u32| run.traces.iter().find(|trace| trace.process.id == process);
+        // What began after a training and trained nothing itself wants what that leaves: its checkpoint, its log.
+        let needs_it = |trace: &Trace| trace.process.began > stopped_at && trace.events.last().is_none_or(|last| last.step == 0);
+        if let Some(failed) = failed {
+            return by(failed.process).is_some_and(needs_it).then(|| CutShort {
+                failed: Some(failed.clone()),
+                waited: false,
+                end: run.end(),
+            });
+        }
+        if run.waited {
+            return Some(CutShort { failed: None, waited: true, end: run.end() });
+        }
+        let after = |trace: &&Trace| own_exception(trace).is_some_and(|exception| exception.at > stopped_at);
+        // Ranks that lost the others have made the same steps as those.
+        let (ranks, others): (Vec<&Trace>, Vec<&Trace>) =
+            run.traces.iter().filter(after).partition(|trace| trace.process.rank.is_some());
+        if run.status().success() || run.timed_out || run.interrupted || (others.is_empty() && !ranks.is_empty()) {
+            return None;
+        }
+        let first =
+            others.iter().filter_map(|trace| Some((trace, own_exception(trace)?))).min_by_key(|(_, exception)| exception.at);
+        let failed = first.map(|(trace, exception)| FailedProcess {
+            process: trace.process.id,
+            rank: None,
+            failure: failure(trace, exception),
+        });
+        Some(CutShort { failed, waited: false, end: run.end() })
+    }
+
+    /// In a clause, without what helps.
+    pub fn why(&self) -> String {
+        match &self.failed {
+            _ if self.waited => {
+                "the command waits for what trainings give that were stopped after their steps, and was ended".to_string()
+            }
+            Some(FailedProcess { failure, .. }) => {
+                let place = failure.line.as_ref().map_or(String::new(), |line| format!(" ({}:{})", short(&line.file), line.line));
+                format!(
+                    "after a training was stopped the command failed with {}: {}{place}",
+                    failure.kind,
+                    first_line(&failure.message)
+                )
+            }
+            None => format!("after a training was stopped the command failed: {}", self.end),
+        }
+    }
+}
+
+/// A rank that left without a word before its steps were done, where others made theirs; on real GPUs those would wait for it. With how many it made.
+pub fn left_early(traces: &[Trace]) -> Option<(u32, u32)> {
+    let steps = |trace: &Trace| trace.events.last().map_or(0, |last| last.step);
+    let done = traces.iter().filter(|trace| trace.process.rank.is_some() && trace.stopped.is_some()).map(steps).max()?;
+    let has_left =
+        |trace: &&Trace| trace.stopped.is_none() && trace.exception.is_none() && !trace.ended && (1..done).contains(&steps(trace));
+    traces.iter().filter(has_left).find_map(|trace| Some((trace.process.rank?, steps(trace))))
 }
 
 /// An operator that the simulated GPU cannot run, of which the script heard and went on.

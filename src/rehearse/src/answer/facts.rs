@@ -39,7 +39,13 @@ pub struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    pub fn of(trace: &'a Trace, blocks: &'a [MemoryBlock], casts_weights: bool, device: u16, command_failed: bool) -> Facts<'a> {
+    pub fn of(
+        trace: &'a Trace,
+        blocks: &'a [MemoryBlock],
+        casts_weights: bool,
+        device: u16,
+        (ends_by_it, command_failed): (bool, bool),
+    ) -> Facts<'a> {
         let mut facts = Facts {
             trace,
             device,
@@ -74,7 +80,7 @@ impl<'a> Facts<'a> {
         }
         let has_ended = trace.ended && trace.exception.is_none();
         facts.last_step = (facts.steps > 0 && has_ended && !goes_back_last).then_some(facts.steps);
-        facts.ran_out = if facts.tries.is_empty() { None } else { ran_out(&facts, command_failed) };
+        facts.ran_out = if facts.tries.is_empty() { None } else { ran_out(&facts, ends_by_it, command_failed) };
         facts.tries.retain(|at| Some(*at) != facts.ran_out);
         facts.left_out = failed_tries(&facts);
         let counts = |at: &usize| !facts.left_out.iter().any(|tried| tried.contains(at));

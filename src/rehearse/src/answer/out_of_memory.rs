@@ -33,10 +33,9 @@ pub fn reached_script(event: &Event, device: u16) -> bool {
 }
 
 /// The event at which memory ran out for good: the script's end was that exception, or it did not go on on the GPU with less.
-pub fn ran_out(facts: &Facts, command_failed: bool) -> Option<usize> {
+pub fn ran_out(facts: &Facts, ends_by_it: bool, command_failed: bool) -> Option<usize> {
     let last = *facts.tries.last()?;
-    let ended_by_it = facts.trace.exception.as_ref().is_some_and(|exception| exception.out_of_memory);
-    (ended_by_it || !went_on(facts, last, command_failed)).then_some(last)
+    (ends_by_it || !went_on(facts, last, command_failed)).then_some(last)
 }
 
 /// Whether a step ended after memory had run out that asked the GPU for something. Of a script that trains nothing: whether it came to its end

@@ -111,8 +111,9 @@ pub struct Failure {
     pub line: Option<Frame>,
 }
 
-/// What a process needs of each card that it used. Of one that used none its exception.
-pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer> {
+/// What a process needs of each card that it used. Of one that used none its exception. `ends_by_it` where memory that ran out ended it, or the one that
+/// gave it its work.
+pub fn process_answers(trace: &Trace, ends_by_it: bool, command_failed: bool) -> Vec<ProcessAnswer> {
     let mut blocks = blocks(&trace.events);
     let casts_weights = name_autocast_copies(trace, &mut blocks);
     name_graphs_of_backward_passes(trace, &mut blocks);
@@ -122,7 +123,7 @@ pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer
     if devices.is_empty() && trace.exception.is_some() {
         devices.insert(0);
     }
-    let facts = |device| Facts::of(trace, &blocks, casts_weights, device, command_failed);
+    let facts = |device| Facts::of(trace, &blocks, casts_weights, device, (ends_by_it, command_failed));
     devices.into_iter().map(|device| on_device(&facts(device))).collect()
 }
 

@@ -39,6 +39,9 @@ fn verdict(answer: &Answer) -> String {
         false => format!("{} ({})", gpu.name, bytes(gpu.memory)),
     };
     let steps = match answer.steps {
+        0 if answer.passes.is_some() => {
+            format!("in {} forward passes of a script without optimizer steps", answer.passes.unwrap_or(0))
+        }
         0 if answer.verdict.fits() => "to the end of the script, which has no optimizer step".to_string(),
         0 => match answer.time.as_ref().and_then(|time| time.passes) {
             Some(pass) => format!("in forward pass {pass}"),
@@ -65,8 +68,8 @@ fn verdict(answer: &Answer) -> String {
             format!("FITS {card}{less}: {on_device} on the GPU at most, {} left{needs}. Seen {steps}.", bytes(answer.headroom))
         }
         RehearsalVerdict::FitsInPart => format!(
-            "FITS {card} IN PART{less}: {}, as it would not on a real GPU. What was seen is {on_device} at most, {steps}; what else it needs is not known.",
-            refused(answer)
+            "FITS {card} IN PART{less}: {}. What was seen is {on_device} at most, {steps}; what else it needs is not known.",
+            in_part(answer)
         ),
         RehearsalVerdict::BarelyFits => format!(
             "BARELY FITS {card}{less}: {on_device} on the GPU at most, {} left{needs}. Seen {steps}. {}: it may be too little.",
@@ -110,11 +113,14 @@ fn verdict(answer: &Answer) -> String {
     }
 }
 
-/// Of the operators that the simulated GPU refused.
-pub fn refused(answer: &Answer) -> String {
+/// Why it is not known of all of it: what was not come to, or operators that the simulated GPU refused.
+pub fn in_part(answer: &Answer) -> String {
+    if let Some(cut) = &answer.cut_short {
+        return format!("{}; --steps all runs trainings to their end", cut.why());
+    }
     let places: Vec<String> =
         answer.refused.iter().take(ROWS).map(|one| format!("{} at {}", one.operator, place_or_not(one.line.as_ref()))).collect();
-    format!("the simulated GPU refused {} and the script went on", places.join(", "))
+    format!("the simulated GPU refused {} and the script went on, as it would not on a real GPU", places.join(", "))
 }
 
 /// Why a script failed: the process that failed by itself, else any that has an exception.
@@ -145,7 +151,7 @@ pub fn wants_more_gpus(failure: &Failure) -> bool {
 pub fn short_failure(answer: &Answer, run: &Capture) -> String {
     match (answer.verdict, failure(answer)) {
         (RehearsalVerdict::TimedOut, _) => "it was still running when the time of --timeout was over".to_string(),
-        (RehearsalVerdict::FitsInPart, _) => refused(answer),
+        (RehearsalVerdict::FitsInPart, _) => in_part(answer),
         (_, Some(e)) => format!("{}: {}", e.kind, first_line(&e.message)),
         (_, None) => run.end(),
     }
@@ -350,7 +356,7 @@ fn beside(answer: &Answer) -> Vec<String> {
         format!("Runs on {} or more{card}.", bytes(needs))
     });
     let doubt = (answer.verdict == RehearsalVerdict::BarelyFits).then(|| format!("{}.", doubt(answer)));
-    let refused = (answer.verdict == RehearsalVerdict::FitsInPart).then(|| format!("{}.", refused(answer)));
+    let refused = (answer.verdict == RehearsalVerdict::FitsInPart).then(|| format!("{}.", in_part(answer)));
     let went_on = answer.went_on_after().filter(|_| fits).map(|caught| {
         format!(
             "It went on with less after {} asked for {} with {} free.",

@@ -125,6 +125,8 @@ pub enum Need {
 #[serde(rename_all = "snake_case")]
 pub enum Has {
     Checkpoints,
+    /// Other ranks.
+    Distributed,
     /// No modules that are repeated.
     NoBlocks,
     Compiled,

@@ -3,7 +3,7 @@
 use super::account::Account;
 use super::advice::{self, Advice, Cut, Job};
 use super::cards::{CardAnswer, OnCard};
-use super::ends::{self, FailedProcess, RefusedOperator};
+use super::ends::{self, CutShort, FailedProcess, RefusedOperator};
 use super::host::HostMemory;
 use super::nccl::{self, NcclBuffers};
 use super::out_of_memory::Caught;
@@ -17,6 +17,7 @@ use crate::capture::session::{Capture, Found, Needs, OtherValues, ScriptFailed, 
 use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use sim::cards::Card;
+use sim::trace::Kind;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 
@@ -92,6 +93,9 @@ pub struct Answer {
     /// Of a job's processes the first that failed by itself, whatever became of others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<FailedProcess>,
+    /// What it did not come to because a training was stopped after its steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut_short: Option<CutShort>,
     /// Operators that the simulated GPU refused, and the script went on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<RefusedOperator>,
@@ -109,6 +113,9 @@ pub struct Answer {
     pub needs_at_least: Option<i64>,
     /// The card of `cards.csv` with the least memory that has it.
     pub smallest_card: Option<&'static str>,
+    /// Forward passes after which a script without steps was ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub passes: Option<usize>,
     /// Seconds of `--timeout`, where that ended it.
     pub timed_out_after: Option<f64>,
     /// What the script wrote, which its user's files have nothing of; none where it was allowed to write.
@@ -362,15 +369,18 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     let missing = ends::missing(&run.traces).filter(|_| !run.status().success() && !run.timed_out && !run.interrupted);
     let failed = !run.status().success() && (!enough || missing.is_some());
     let ran_out = processes.iter().any(|answer| answer.out_of_memory.is_some());
-    // Of one process alone its status says it; a Ctrl-C is none of its failures.
-    let is_of_a_job = !run.interrupted && (run.traces.len() > 1 || !run.status().success());
-    let (one_failed, refused) = (ends::failed(&run.traces).filter(|_| is_of_a_job), ends::refused(&run.traces));
+    // A Ctrl-C is none of its failures.
+    let (one_failed, refused) = (ends::failed(&run.traces).filter(|_| !run.interrupted), ends::refused(&run.traces));
+    let cut_short = CutShort::of(run, one_failed.as_ref());
+    let one_failed = one_failed.filter(|_| cut_short.is_none());
+    let left_early = ends::left_early(&run.traces).filter(|_| run.status().success() && !run.waited);
+    let failed = (failed && cut_short.is_none()) || left_early.is_some();
     let verdict = match () {
         () if ran_out => RehearsalVerdict::DoesNotFit,
         () if run.timed_out && !enough => RehearsalVerdict::TimedOut,
         () if run.interrupted && !enough => RehearsalVerdict::Interrupted,
         () if failed || one_failed.is_some() => RehearsalVerdict::ScriptFailed,
-        () if !refused.is_empty() => RehearsalVerdict::FitsInPart,
+        () if cut_short.is_some() || !refused.is_empty() => RehearsalVerdict::FitsInPart,
         () => RehearsalVerdict::Fits,
     };
     let cards = run.occupancy.cards(&processes, &run.traces);
@@ -386,7 +396,12 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     if run.timed_out && enough {
         notes.push("it had not ended by itself when the time of --timeout was over; its steps had been seen".to_string());
     }
-    let is_named = one_failed.is_some() || processes.iter().any(|process| process.exception.is_some());
+    notes.extend(left_early.map(|(rank, steps)| {
+        format!(
+            "rank {rank} left after step {steps}, without an error: on real GPUs the others would wait for it until their time-out"
+        )
+    }));
+    let is_named = left_early.is_some() || one_failed.is_some() || processes.iter().any(|process| process.exception.is_some());
     if failed && !run.timed_out && !run.interrupted && !is_named {
         let rank = missing.map_or(String::new(), |rank| format!("rank {rank} ended before its steps were done; "));
         notes.push(format!("{rank}the command did not end well: {}", run.end()));
@@ -394,7 +409,9 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     let streams = run.traces.iter().filter_map(HeldByStreams::of).max_by_key(|held| held.bytes);
     notes.extend(streams.map(|held| held.note(run.lag)));
     if run.occupancy.is_crowded {
-        notes.push("more than 256 processes used the GPU: what later ones had is not in what was free for others".to_string());
+        notes.push(
+            "more than 1024 processes used the GPU at one time: what later ones had is not in what was free for others".to_string(),
+        );
     }
     let (time, time_missing) = predicted(run, worst.map_or(0, |answer| answer.steps));
     let mut answer = Answer {
@@ -404,6 +421,7 @@ pub fn answer(run: &Capture) -> Result<Answer> {
         verdict,
         no_code: run.traces.iter().find_map(|trace| trace.no_code.clone()),
         failed: one_failed.filter(|_| verdict == RehearsalVerdict::ScriptFailed),
+        cut_short: cut_short.filter(|_| verdict == RehearsalVerdict::FitsInPart),
         refused,
         steps: worst.map_or(0, |answer| answer.steps),
         peak_requested: figure(|p| p.peak_requested),
@@ -413,6 +431,7 @@ pub fn answer(run: &Capture) -> Result<Answer> {
         headroom: memory - on_device,
         needs_at_least: None,
         smallest_card: None,
+        passes: run.traces.iter().filter(|trace| trace.stopped == Some(0)).map(passes_of).max(),
         timed_out_after: run.timeout.filter(|_| verdict == RehearsalVerdict::TimedOut),
         account: None,
         advice: Vec::new(),
@@ -515,9 +534,19 @@ fn device_flags(command: &[String]) -> String {
     }
 }
 
+fn passes_of(trace: &Trace) -> usize {
+    trace.events.iter().filter(|event| event.kind == Kind::Pass).count()
+}
+
 /// What each process needs of each card, the worst first. Those that used none are listed where all are such.
 pub fn answers(traces: &[Trace], command_failed: bool) -> Vec<ProcessAnswer> {
-    let mut answers: Vec<ProcessAnswer> = traces.iter().flat_map(|trace| process_answers(trace, command_failed)).collect();
+    // A pool's worker gives its exception to the parent, which ends by it, and goes on.
+    let raises = |trace: &Trace| trace.exception.as_ref().is_some_and(|exception| exception.out_of_memory && !exception.of_thread);
+    let has_run_out = |trace: &Trace| trace.events.iter().any(|event| event.kind == Kind::OutOfMemory);
+    let is_of_another = traces.iter().any(|trace| raises(trace) && !has_run_out(trace));
+    let ends_by_it = |trace: &Trace| raises(trace) || is_of_another;
+    let mut answers: Vec<ProcessAnswer> =
+        traces.iter().flat_map(|trace| process_answers(trace, ends_by_it(trace), command_failed)).collect();
     if answers.iter().any(|answer| answer.peak_reserved > 0 || answer.out_of_memory.is_some()) {
         answers.retain(|answer| answer.peak_reserved > 0 || answer.out_of_memory.is_some());
     }

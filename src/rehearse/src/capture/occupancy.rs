@@ -4,10 +4,9 @@ use std::fs;
 use std::path::Path;
 
 /// As the file has them.
-const CARDS: usize = 16;
 const HEADER: usize = 64;
 const PEAK: usize = 528;
-const PROCESS: usize = 896;
+const ABOUT_PROCESS: usize = 128;
 const ON_CARD: usize = 48;
 
 /// A process's part of a card, in bytes.
@@ -60,7 +59,9 @@ fn read(file: &[u8]) -> Option<Occupancy> {
     let bytes = |at: usize| word(at).map(u64::cast_signed);
     let id = |at: usize| word(at).and_then(|id| u32::try_from(id).ok());
     let mut found = Occupancy { is_crowded: word(16)? != 0, ..Occupancy::default() };
-    for card in 0..CARDS {
+    // One that was kept by an earlier version does not say it.
+    let cards = usize::try_from(word(24)?).ok().filter(|cards| *cards > 0).unwrap_or(16);
+    for card in 0..cards {
         let at = HEADER + card * PEAK;
         let shares = (0..usize::try_from(word(at + 8)?).ok()?).map(|n| Some((id(at + 16 + n * 16)?, bytes(at + 24 + n * 16)?)));
         let peak = CardPeak { card, bytes: bytes(at)?, shares: shares.collect::<Option<_>>()? };
@@ -69,7 +70,7 @@ fn read(file: &[u8]) -> Option<Occupancy> {
         }
     }
     for n in 0..usize::try_from(word(8)?).ok()? {
-        let at = HEADER + CARDS * PEAK + n * PROCESS;
+        let at = HEADER + cards * PEAK + n * (ABOUT_PROCESS + cards * ON_CARD);
         let [began, last, stopped, gone] = [16, 24, 32, 40].map(|field| word(at + field));
         let ended = match (stopped?, gone?) {
             (0, 0) => u64::MAX,
@@ -77,8 +78,8 @@ fn read(file: &[u8]) -> Option<Occupancy> {
             (stopped, _) => stopped,
         };
         let library = file.get(at + 48..at + 128)?.split(|byte| *byte == 0).next().unwrap_or_default();
-        for card in 0..CARDS {
-            let of = at + 128 + card * ON_CARD;
+        for card in 0..cards {
+            let of = at + ABOUT_PROCESS + card * ON_CARD;
             let share = Share {
                 process: id(at)?,
                 card,

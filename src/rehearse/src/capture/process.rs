@@ -12,7 +12,7 @@
 //! first event that has its number. A frame's line is -1 where Python knows none. A line that is not understood is left out, and said.
 //!
 //! The process's own line is the first. A `module` is the class of the outermost one and the path from there (`GPT.transformer.h.0`). Other
-//! lines say that a group of so many ranks moved something on the GPU for the first time (`communicator`), what the lines of a file come from
+//! lines say that a group of so many ranks moved something on the GPU in a new way (`communicator`), what the lines of a file come from
 //! that torch.compile wrote (`generated`), that a function of ours failed in the script's call, so often or more, and what is missing for it
 //! (`left_out`), why there is nothing to rehearse (`refused`), that a process became a `rank` after it had begun, that Python came to its end
 //! by itself (`ended`), packages that it imported (`imported`), samples and tokens of steps and of forward passes (`batches`, `pass_batches`;
@@ -155,6 +155,25 @@ pub struct PlaceholderBranch {
     pub step: u32,
 }
 
+/// What a group of ranks has moved on the GPU so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Communicator {
+    #[serde(rename = "communicator")]
+    pub ranks: u32,
+    /// 0 of a rehearsal that was kept before there were numbers: it has a line for each group, and nothing else.
+    #[serde(default)]
+    pub group: u64,
+    /// Machines that they are on.
+    #[serde(default)]
+    pub nodes: u32,
+    /// Other ranks that this one has sent something, or received it from.
+    #[serde(default)]
+    pub pairs: u32,
+    /// Kinds of collectives, `pairs` where it was none.
+    #[serde(default)]
+    pub ways: Vec<String>,
+}
+
 /// A real GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct RealGpu {
@@ -187,8 +206,10 @@ pub struct Trace {
     pub devices: Option<(String, u32)>,
     /// The number in the machine of each.
     pub cards: Vec<usize>,
-    /// Ranks of each group that would have a communicator of NCCL.
-    pub communicators: Vec<u32>,
+    /// Of a job, ranks that have batches of their own; 0 where that is not known.
+    pub replicas: u32,
+    /// Of each group that would have a communicator of NCCL, by its number.
+    pub communicators: BTreeMap<u64, Communicator>,
     /// Of the script's own life: not what is torn down after it.
     pub events: Vec<Event>,
     /// The numbers of the streams that events have.
@@ -255,7 +276,8 @@ pub const VERSION: u32 = 1;
 enum TraceLine {
     Process(Process),
     Device { device: String, devices: u32, cards: Option<Vec<usize>> },
-    Communicator { communicator: u32 },
+    Communicator(Communicator),
+    Replicas { replicas: u32 },
     Frame { frame: u32, file: String, line: i64, function: String },
     Generated { generated: String, lines: Vec<Origin> },
     Stack { stack: u32, frames: Vec<u32> },
@@ -329,6 +351,15 @@ impl Trace {
         if trace.lost.is_none() && events.exists() {
             trace.events = trace::read(&events, &mut trace.streams).with_context(|| format!("reading {}", events.display()))?;
         }
+        // Nobody raised anything, and it left with a status that says so and a moment. Of helpers, which used no GPU, that is nobody's matter.
+        let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
+        if let Some((status, at)) = status.trim().split_once(' ').filter(|_| trace.exception.is_none() && !trace.events.is_empty())
+        {
+            let (kind, message, frames) = ("SystemExit".to_string(), format!("status {status}"), Vec::new());
+            let at = at.parse().unwrap_or(0);
+            trace.exception =
+                Some(Exception { kind, message, out_of_memory: false, frames, at, of_thread: false, of_others: false });
+        }
         trace.work = Work::of_folder(folder)?;
         trace.find_compiled();
         trace.leave_out_compiling();
@@ -342,7 +373,11 @@ impl Trace {
             TraceLine::Device { device, devices, cards } => {
                 (self.devices, self.cards) = (Some((device, devices)), cards.unwrap_or_default())
             }
-            TraceLine::Communicator { communicator } => self.communicators.push(communicator),
+            TraceLine::Communicator(communicator) => {
+                let known = self.communicators.len() as u64;
+                self.communicators.insert(if communicator.group == 0 { known } else { communicator.group }, communicator);
+            }
+            TraceLine::Replicas { replicas } => self.replicas = replicas,
             TraceLine::Frame { frame, file, line, function } => {
                 let line = line_number(line);
                 let from = self.generated.get(&file).and_then(|lines| lines[..lines.partition_point(|from| from.0 <= line)].last());

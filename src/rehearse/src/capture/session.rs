@@ -55,6 +55,9 @@ pub struct Capture {
     pub status: i32,
     pub timed_out: bool,
     pub interrupted: bool,
+    /// Whether it was ended because it waited for what trainings would have given that were stopped after their steps.
+    #[serde(default)]
+    pub waited: bool,
     /// What it wrote, where that was held back.
     #[serde(default)]
     pub held: Option<HeldBack>,
@@ -130,7 +133,7 @@ const ABOUT: &str = "session.json";
 /// Of the session's folder, beside those that end in `.python` and `.without-torch`.
 const OF_SESSION: [&str; 2] = ["cards", FAILED];
 /// Of a process's folder.
-const OF_PROCESS: [&str; 5] = ["names", "events", "work", "loading", "lost"];
+const OF_PROCESS: [&str; 6] = ["names", "events", "work", "loading", "lost", "status"];
 
 /// Unpacks the regular files that a rehearsal keeps, and nothing else that a stranger's archive may have.
 fn unpack(archive: File, folder: &Path) -> Result<()> {

@@ -21,7 +21,7 @@ sim::listed! {
         Reduction = 5 as "reduction",
         Index = 6 as "index",
         Optimizer = 7 as "optimizer",
-        /// Between host and device.
+        /// Between host and device, or two devices.
         Copy = 8 as "copy",
         /// Recurrent layers of cuDNN.
         Recurrent = 9 as "recurrent",
@@ -73,7 +73,7 @@ pub struct Work {
     pub bytes: f64,
     /// Of a product; m is rows of the result. Of a convolution as a product. Of attention queries, keys, size of a head, and heads of all
     /// sequences; of a recurrent layer rows of a step, outputs of its gates, hidden size, and steps; m of a norm or softmax are its
-    /// blocks of threads, and of a copy 1 where the host's memory is pinned.
+    /// blocks of threads, and of a copy 1 where the host's memory is pinned; n of a copy from this device to another is that one's number plus 1.
     pub m: u32,
     pub n: u32,
     pub k: u32,

@@ -1,6 +1,7 @@
 //! A rehearsal, and the least memory that would do for it.
 
 use super::replay;
+use crate::answer::reply::others_said;
 use crate::answer::{Answer, FittingRun, RehearsalVerdict, answer, answers};
 use crate::capture::process::Trace;
 use crate::capture::session::{Capture, Needs};
@@ -46,11 +47,19 @@ impl Rehearsal {
                 Err(error) => capture.found.needs_missing = Some(format!("{error:#}")),
             }
         }
-        if with_needs && answer.verdict.fits() {
-            self.find_unknown(&answer, &mut capture);
-        }
         answer.add(&capture.found, &self.card);
         Ok(RehearsalResult { answer, capture, _session: session })
+    }
+
+    /// Adds what hangs on values that nobody computed, which takes another rehearsal where they may decide something. In words, where it is anything.
+    pub fn find_other_values(&self, result: &mut RehearsalResult) -> Option<String> {
+        let RehearsalResult { answer, capture, .. } = result;
+        if answer.verdict.fits() {
+            self.find_unknown(answer, capture);
+        }
+        answer.other_values = capture.found.other_values.clone();
+        answer.notes.extend(capture.found.other_values_missing.clone());
+        others_said(answer).or_else(|| capture.found.other_values_missing.clone())
     }
 
     /// The answers of several cards by one rehearsal: on this one with memory for anything, and a replay of its allocations for what they need.

@@ -2,7 +2,7 @@
 
 use super::clock::{ClockServer, Clocks};
 use super::libraries::{Libraries, libraries};
-use super::session::{self, Running, Session};
+use super::session::{self, Rest, Running, Session};
 use super::zygote::Zygotes;
 use super::{caches, held};
 use crate::capture::held::HeldBack;
@@ -33,9 +33,11 @@ pub struct Rehearsal {
     pub card: Card,
     /// Optimizer steps after which the command is ended; none for all.
     pub steps: Option<u32>,
+    /// Forward passes after which a command without an optimizer is ended, 0 for none; without it those of loops that have no end.
+    pub passes: Option<u32>,
     /// For the predicted time of a step: how many times as long as here the host takes between launches.
     pub host_factor: Option<f64>,
-    /// GPUs of the machine, 1 to 16; one where none is given, or as many as a launcher starts ranks.
+    /// GPUs of a machine, 1 to 64; without it one, as many as a launcher starts ranks, or of a job of many the eight that such machines have.
     pub gpus: Option<u32>,
     /// How many kernels later than at once what is under way on a stream is over.
     pub lag: u32,
@@ -147,6 +149,7 @@ impl Rehearsal {
             command,
             card,
             steps: Some(3),
+            passes: None,
             host_factor: None,
             gpus: None,
             lag: 0,
@@ -174,6 +177,11 @@ impl Rehearsal {
         })
     }
 
+    fn gpus_of_a_machine(&self) -> u32 {
+        let of_a_job = || self.rank.map(|(_, size)| size.min(8));
+        self.gpus.or_else(of_a_job).or_else(|| ranks_of_launcher(self.words())).unwrap_or(1)
+    }
+
     fn words(&self) -> &[OsString] {
         self.variant.command.as_ref().unwrap_or(&self.command)
     }
@@ -189,7 +197,7 @@ impl Rehearsal {
         Ok(json!({
             // Of the trace, which its reader looks for; and whom to ask for predicted time.
             "version": VERSION, "clock": clock.map(|server| &server.name), "clocks": self.clock, "ports": ports,
-            "steps": self.steps, "gpus": self.gpus, "cards": self.cards,
+            "steps": self.steps, "passes": self.passes, "gpus": self.gpus, "cards": self.cards,
             "rank": self.rank, "sent": self.sent.as_deref().map(text).transpose()?,
             "longest": self.longest, "fake_data": self.fake_data, "no_init": self.no_init, "eager": self.eager,
             "measures": self.measures, "writes": self.writes,
@@ -221,16 +229,18 @@ impl Rehearsal {
         if !self.measures {
             command
                 .env("VRAMLAB_DRY_TAKEN", self.card.context.to_string())
-                .env("VRAMLAB_DRY_DEVICES", self.gpus.unwrap_or(1).to_string())
+                .env("VRAMLAB_DRY_DEVICES", self.gpus_of_a_machine().to_string())
                 .env("VRAMLAB_DRY_LAG", self.lag.to_string())
                 .env(cards::ENVIRONMENT, self.card.environment())
                 // Nothing is written outside of our own folders, and kernels for a simulated GPU are none that a real one should find.
                 .env("USE_PYTORCH_KERNEL_CACHE", "0");
         }
         if let Some((rank, size)) = self.rank {
+            let local = self.gpus_of_a_machine().min(size);
             // As a launcher sets them: scripts read them before they import torch.
-            command.env("RANK", rank.to_string()).env("WORLD_SIZE", size.to_string());
-            command.envs([("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")]);
+            let numbers = [("RANK", rank), ("WORLD_SIZE", size), ("LOCAL_RANK", rank % local), ("LOCAL_WORLD_SIZE", local)];
+            command.envs(numbers.map(|(name, number)| (name, number.to_string()))).env("GROUP_RANK", (rank / local).to_string());
+            command.envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")]);
         }
         if !self.writes {
             held::hold(&mut command, session, &self.libraries, self.sent.as_deref())?;
@@ -281,10 +291,10 @@ impl Executor for Processes {
             rehearsal.zygotes.iter().for_each(|zygotes| zygotes.leave_out(rehearsal.words()));
             (started, ended) = run(None)?;
         }
-        let (session, (status, timed_out)) = (started.session.path(), ended);
+        let (session, (status, why)) = (started.session.path(), ended);
         caches::keep_downloads(session);
         let capture = Capture {
-            gpus: rehearsal.gpus.unwrap_or(1),
+            gpus: rehearsal.gpus_of_a_machine(),
             lag: rehearsal.lag,
             host_factor: rehearsal.host_factor,
             timeout: rehearsal.timeout,
@@ -293,7 +303,8 @@ impl Executor for Processes {
             load: load(),
             cores: thread::available_parallelism().map_or(1, usize::from),
             status: status.into_raw(),
-            timed_out,
+            timed_out: why == Some(EndedFor::ItsTime),
+            waited: why == Some(EndedFor::Waiting),
             interrupted: was_interrupted(),
             last_line_of_stderr: started.heard.as_mut().map_or_else(String::new, last_line),
             held: HeldBack::read(session)?,
@@ -359,25 +370,37 @@ fn start(
     Ok((Started { session, command, heard }, clock))
 }
 
-fn wait(rehearsal: &Rehearsal, command: &mut Running, session: &Path) -> Result<(ExitStatus, bool)> {
+/// Why a command was ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EndedFor {
+    ItsTime,
+    /// It waited for what was stopped.
+    Waiting,
+    /// Ctrl-C, a process that could not be rehearsed, or it had ended and left some that do nothing.
+    Others,
+}
+
+fn wait(rehearsal: &Rehearsal, command: &mut Running, session: &Path) -> Result<(ExitStatus, Option<EndedFor>)> {
     let began = Instant::now();
     let mut interrupted: Option<Instant> = None;
-    let (mut compiles, mut left_since) = (false, None);
+    let (mut compiles, mut left_since, mut rest) = (false, None, Rest::default());
     let mut silence = QUIET;
     loop {
         if let Some(status) = command.try_wait()? {
-            return Ok((status, false));
+            return Ok((status, None));
         }
         if was_interrupted() && interrupted.is_none() {
             interrupted = Some(Instant::now());
         }
-        let late = rehearsal.timeout.is_some_and(|limit| began.elapsed().as_secs_f64() > limit);
-        if late
-            || interrupted.is_some_and(|since| since.elapsed() > GRACE)
-            || session::has_left_nothing(session, &mut left_since)
-            || session.join(FAILED).exists()
-        {
-            return Ok((session::end(command)?, late));
+        let why = match () {
+            () if rehearsal.timeout.is_some_and(|limit| began.elapsed().as_secs_f64() > limit) => Some(EndedFor::ItsTime),
+            () if interrupted.is_some_and(|since| since.elapsed() > GRACE) => Some(EndedFor::Others),
+            () if session::has_left_nothing(session, &mut left_since) || session.join(FAILED).exists() => Some(EndedFor::Others),
+            () if rest.is_long(session, command.id()) => Some(EndedFor::Waiting),
+            () => None,
+        };
+        if let Some(why) = why {
+            return Ok((session::end(command)?, Some(why)));
         }
         // Of those that run at once one compiles.
         if let Some(version) = fs::read_to_string(session.join("compiling")).ok().filter(|text| !compiles && !text.is_empty()) {
@@ -396,6 +419,27 @@ fn wait(rehearsal: &Rehearsal, command: &mut Running, session: &Path) -> Result<
         }
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// How many ranks a launcher is asked for that starts fewer where it sees fewer GPUs.
+fn ranks_of_launcher(command: &[OsString]) -> Option<u32> {
+    const FLAGS: [&str; 3] = ["--num_processes", "--num-processes", "--num_gpus"];
+    let words: Vec<&str> = command.iter().map_while(|word| word.to_str()).collect();
+    let is_launcher =
+        |word: &&str| ["accelerate", "accelerate-launch", "deepspeed", "accelerate.commands.launch"].contains(&program(word));
+    let launcher = words.iter().take(3).position(is_launcher)?;
+    let mut flags = words[launcher..].iter().take_while(|word| !word.ends_with(".py"));
+    while let Some(word) = flags.next() {
+        let (name, value) = word.split_once('=').map_or((*word, None), |(name, value)| (name, Some(value)));
+        if FLAGS.contains(&name) {
+            return value.or_else(|| flags.next().copied())?.parse().ok().filter(|ranks| (1..=64).contains(ranks));
+        }
+    }
+    None
+}
+
+fn program(word: &str) -> &str {
+    word.rsplit('/').next().unwrap_or(word)
 }
 
 /// What a Python would only say in its own words.

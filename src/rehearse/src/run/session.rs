@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant, SystemTime};
 use std::{env, io, thread};
@@ -167,6 +167,74 @@ pub fn has_left_nothing(session: &Path, since: &mut Option<Instant>) -> bool {
     }
 }
 
+/// How long all processes of a command have done nothing, since one of them was stopped after its steps: others may wait for its result for ever.
+#[derive(Debug, Default)]
+pub struct Rest {
+    looked: Option<Instant>,
+    /// Since when, and ticks of processor time that all had had by then; and how often in a row one was about to run.
+    since: Option<(Instant, u64)>,
+    busy: u32,
+}
+
+impl Rest {
+    /// Whether it was longer than others may need, where all that used the GPU were stopped; else three times that.
+    pub fn is_long(&mut self, session: &Path, guard: Option<u32>) -> bool {
+        const OFTEN: Duration = Duration::from_millis(500);
+        // What waits and looks again every now and then takes less, in ticks of a hundredth of a second.
+        const LITTLE: u64 = 30;
+        let now = Instant::now();
+        if self.looked.is_some_and(|looked| now - looked < OFTEN) {
+            return false;
+        }
+        self.looked = Some(now);
+        let folders =
+            || fs::read_dir(session).into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
+        if !folders().any(|folder| folder.join("stopped").exists()) {
+            return false;
+        }
+        let of_folders = || folders().filter_map(|folder| process_of(&folder)?.as_raw_nonzero().get().try_into().ok()).collect();
+        let (ticks, runs) = below(guard.map_or_else(of_folders, |guard| vec![guard]));
+        self.busy = if runs { self.busy + 1 } else { 0 };
+        let (since, before) = *self.since.get_or_insert((now, ticks));
+        // What an ended process had is gone from the sum.
+        if self.busy > 2 || ticks.abs_diff(before) > LITTLE {
+            self.since = None;
+            return false;
+        }
+        let is_at_work = |folder: PathBuf| folder.join("events").exists() && !folder.join("stopped").exists();
+        let is_alive = |folder: &PathBuf| process_of(folder).is_some_and(|id| test_kill_process(id).is_ok());
+        let longest = if folders().filter(is_alive).any(is_at_work) { 3 * LEFT } else { LEFT };
+        now - since > longest
+    }
+}
+
+/// The process whose folder that is.
+fn process_of(folder: &Path) -> Option<Pid> {
+    Pid::from_raw(folder.file_name()?.to_str()?.split(['-', '.']).next()?.parse().ok()?)
+}
+
+/// Ticks of processor time of all processes that one has started, and they in turn; and whether any of them runs, or waits for a disk.
+fn below(mut found: Vec<u32>) -> (u64, bool) {
+    let read = |entry: fs::DirEntry| {
+        let id: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let text = fs::read_to_string(entry.path().join("stat")).ok()?;
+        // After its name, which can hold anything.
+        let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+        let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        Some((id, fields.get(1)?.parse::<u32>().ok()?, ticks(11)? + ticks(12)?, matches!(*fields.first()?, "R" | "D")))
+    };
+    let all: Vec<_> = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(read).collect();
+    let (mut sum, mut runs) = (0, false);
+    while let Some(parent) = found.pop() {
+        for (id, _, ticks, is_running) in all.iter().filter(|(_, of, ..)| *of == parent) {
+            found.push(*id);
+            sum += ticks;
+            runs |= is_running;
+        }
+    }
+    (sum, runs)
+}
+
 /// Ends the command and all that it has started, however it was started: first asked, then made. Its guard does that.
 pub fn end(child: &mut Running) -> Result<ExitStatus> {
     // The guard asks for two seconds, and then makes them end for as long as ten.
@@ -196,6 +264,11 @@ pub enum Running {
 }
 
 impl Running {
+    /// Of its guard, where that is known.
+    pub fn id(&self) -> Option<u32> {
+        if let Running::Process(child) = self { Some(child.id()) } else { None }
+    }
+
     pub fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
         match self {
             Running::Process(child) => child.try_wait(),

@@ -45,7 +45,7 @@ pub struct Copied {
 /// Of the environment what no import of PyTorch reads, and what tells where one rehearsal's files are.
 fn is_of_a_rehearsal(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
-    let others = ["PATH", "PWD", "OLDPWD", "SHLVL", "_", "CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE"];
+    let others = ["PATH", "PWD", "OLDPWD", "SHLVL", "_", "CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE", "GROUP_RANK"];
     let beginnings = ["VRAMLAB_", "NEXTEST", "__NEXTEST", "CARGO", "RUST", "LOCAL_", "MASTER_"];
     others.contains(&&*name) || beginnings.iter().any(|beginning| name.starts_with(beginning))
 }

@@ -75,7 +75,12 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
         writeln!(text, "    {share:.0} % of it are {what}: {times}.")?;
     }
     if !time.throughput().is_empty() {
-        writeln!(text, "    That is {} (predicted).", time.throughput())?;
+        let of = match time.replicas {
+            Some(0 | 1) => " of one rank".to_string(),
+            Some(ranks) => format!(" of the whole job, whose {ranks} ranks have batches of their own"),
+            None => String::new(),
+        };
+        writeln!(text, "    That is {}{of} (predicted).", time.throughput())?;
     }
     if let Some(prefill) = time.prefill_seconds {
         writeln!(text, "    The text before the first token takes {} (predicted), at most.", seconds(prefill))?;

@@ -426,6 +426,7 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
     if (!is_written || !of.overwrites) read += bytes;
     if (is_written) written += bytes;
     each_tensor(argument(i), [&](const Tensor& one) {
+      if (card < 0 && one.defined() && one.is_cuda()) card = one.device().index();
       if (!is_typed && one.defined() && one.is_cuda() && at::isFloatingType(one.scalar_type())) {
         work.precision = precision_of(one, of.kind);
         is_typed = true;
@@ -544,6 +545,14 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
   const bool moves = of.name == "copy_" || of.name == "_local_scalar_dense" || of.name == "_to_copy";
   if (moves) {
     bool host = of.name == "_local_scalar_dense", device = false, pinned = !host;
+    // From its second argument to its first one.
+    if (const Tensor to = tensor(0), from = tensor(1); of.name == "copy_" && to.defined() && from.defined() && to.is_cuda() && from.is_cuda() &&
+        to.device() != from.device()) {
+      work.kind = WorkKind::kCopy;
+      work.m = 1;
+      work.n = static_cast<uint32_t>(to.device().index()) + 1;
+      card = from.device().index();
+    }
     for (size_t i = 0; i < 2 && i < formals.size(); i++) {
       const Tensor one = tensor(i);
       if (!one.defined()) continue;
@@ -577,7 +586,12 @@ void WorkScope::ends(const torch::jit::Stack& stack, uint32_t number) {
   double made = 0;
   const size_t returned = op.schema().returns().size();
   const c10::ArrayRef<IValue> results(stack.data() + stack.size() - returned, returned);
-  for (const IValue& value : results) made += bytes_of(value);
+  for (const IValue& value : results) {
+    made += bytes_of(value);
+    each_tensor(value, [&](const Tensor& one) {
+      if (card < 0 && one.defined() && one.is_cuda()) card = one.device().index();
+    });
+  }
   switch (work.kind) {
     case WorkKind::kConvolution:
       if (work.flops == 0 && returned > 0 && results[0].isTensor()) {
@@ -596,7 +610,8 @@ void WorkScope::ends(const torch::jit::Stack& stack, uint32_t number) {
     default: work.bytes = read + (written > 0 ? written : made);
   }
   if (work.bytes < 0) work.bytes = made;
-  const auto stream = c10::cuda::getCurrentCUDAStream();
+  // Autograd's threads each have a card as their current one, and a script need not set its own.
+  const auto stream = c10::cuda::getCurrentCUDAStream(card);
   work.stream = reinterpret_cast<uint64_t>(stream.stream());
   work.device = static_cast<uint16_t>(stream.device_index());
   work.host_nanoseconds = host_time();

@@ -36,7 +36,7 @@ enum class WorkKind : uint8_t {
   kReduction = 5,
   kIndex = 6,
   kOptimizer = 7,
-  // Between host and device.
+  // Between host and device, or two devices.
   kCopy = 8,
   kRecurrent = 9,
   // Kernels that torch.compile wrote.
@@ -134,6 +134,8 @@ class WorkScope {
   bool is_on;
   uint64_t launches_before = 0, written_before = 0, library_records_before = 0;
   double read = 0, written = 0;
+  // Of its first tensor on a card; -1 where none is known, for which PyTorch takes the current one.
+  c10::DeviceIndex card = -1;
   // Of a forward convolution.
   at::Tensor input, weight;
   Work work{};

@@ -100,6 +100,9 @@ fn grown(trace: &Trace, blocks: &[(&MemoryBlock, String)], rounds: &Rounds) -> O
                 // Of the round before the end its gradients, and what its variables hold, may live until the next one has its own.
                 let most = of_rounds[..last - 1].iter().fold((0, 0), |most, round| (most.0.max(round.0), most.1.max(round.1)));
                 of_rounds[last - 1] = (of_rounds[last - 1].0.min(most.0), of_rounds[last - 1].1.min(most.1));
+                // What was there when the first one began, as a buffer that is filled before the training, is none of its own.
+                let later = of_rounds[1..].iter().fold((0, 0), |most, round| (most.0.max(round.0), most.1.max(round.1)));
+                of_rounds[0] = (of_rounds[0].0.min(later.0), of_rounds[0].1.min(later.1));
                 of_rounds.iter().fold((0, 0), |sum, round| (sum.0 + round.0, sum.1 + round.1))
             }
             _ if !is_of_larger_batches && rises(&at) => (at[last - 1] - at[0], 1),

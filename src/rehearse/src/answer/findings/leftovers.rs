@@ -8,6 +8,8 @@ use crate::answer::Leftover;
 use crate::capture::plain::on_one_line;
 
 const ROWS: usize = 6;
+/// Of what a variable is called that holds a stage of a pipeline, as passes.py does.
+const STAGE: &str = " (PipelineStage)";
 
 pub fn find(_: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
     let title = match answer.steps {
@@ -36,6 +38,7 @@ fn leftover(left: &Leftover, worst: &ProcessAnswer) -> String {
         Some((true, false)) => "put .detach().cpu() of them into it, in place of tensors with their graphs".to_string(),
         Some((false, _)) => "move what it keeps to the host (.cpu()), or keep less".to_string(),
         None if left.is_copy => on_host.to_string(),
+        None if name.ends_with(STAGE) => "schedule.step(..., return_outputs=False) keeps none of its outputs".to_string(),
         None => format!("del {name} after its last use"),
     };
     format!("{made}, held by `{name}`: {remedy}")

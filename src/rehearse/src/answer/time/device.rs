@@ -59,6 +59,7 @@ pub fn class_title(class: &str) -> &'static str {
 /// A card's kernels.
 #[derive(Debug, Clone)]
 pub struct CardModel {
+    between_cards: f64,
     speed: Speed,
     capability: (u32, u32),
     multiprocessors: f64,
@@ -115,6 +116,7 @@ impl CardModel {
         let constants = constants::classes().map(|class| (class, constants::of(card, class))).collect();
         Ok(CardModel {
             speed,
+            between_cards: card.nvlink().unwrap_or(speed.host_bandwidth),
             capability: card.capability,
             multiprocessors: f64::from(card.multiprocessors),
             l2: card.l2 as f64,
@@ -147,7 +149,8 @@ impl CardModel {
         if work.kind == WorkKind::Copy {
             // What does not wait is pinned.
             let share = if work.synchronises && work.m == 0 { PAGEABLE } else { 1.0 };
-            let seconds = COPY_SECONDS + work.bytes / (self.speed.host_bandwidth * share);
+            let bandwidth = if work.n > 0 { self.between_cards } else { self.speed.host_bandwidth * share };
+            let seconds = COPY_SECONDS + work.bytes / bandwidth;
             return OperatorTime { seconds, limit: Limit::Bandwidth, class: "copy", grade: Grade::None, is_timed: false };
         }
         // Each gradient is a kernel of its own.

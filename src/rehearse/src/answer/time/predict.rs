@@ -76,8 +76,12 @@ pub struct Prediction {
     /// What goes through the model in that step, of this process, where its input shows it; tokens of text alone.
     pub samples: Option<u64>,
     pub tokens: Option<u64>,
+    /// Of the job, where it is known how many of its ranks have batches of their own; else of this process.
     pub samples_per_second: Option<f64>,
     pub tokens_per_second: Option<f64>,
+    /// Of a rank of a job: how many there are with batches of their own, in DDP and FSDP; 0 where that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<u32>,
     pub coverage: f64,
     /// By a file of prices.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -363,11 +367,18 @@ impl<'a> Stretch<'a> {
         let replays = |at: usize| passes[at].iter().any(|work| work.of_graph);
         let has_graphs = (0..passes.len()).any(|at| kind(at) && replays(at));
         let at = longest(&|at| kind(at) && replays(at) == has_graphs)?;
-        // Those with as many kernels are alike; the first of them warms up.
+        // Each with its own work: what the host adds to it is alike in those with as many kernels, of which the first warms up.
         let all_passes = || {
-            let mut alike: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
-            passes.iter().for_each(|pass| alike.entry(pass.len()).or_default().push(seconds(pass)));
-            alike.into_values().map(|each| each.len() as f64 * median(&each)).sum()
+            let mut alike: BTreeMap<usize, Vec<(f64, f64)>> = BTreeMap::new();
+            for pass in &passes {
+                let work = work_of(pass);
+                alike.entry(pass.len()).or_default().push((work, (seconds(pass) - work).max(0.0)));
+            }
+            let all = |each: Vec<(f64, f64)>| {
+                let (works, added): (Vec<f64>, Vec<f64>) = each.into_iter().unzip();
+                works.iter().sum::<f64>() + works.len() as f64 * median(&added)
+            };
+            alike.into_values().map(all).sum()
         };
         let all = if generates { seconds(&trace.work) } else { all_passes() };
         // One alone may have no name for its size: a pass that launched nothing has a size and no work.
@@ -421,7 +432,8 @@ pub fn turn(work: &Work, host: f64, device: f64) -> Turn {
         host,
         device,
         card: work.device,
-        beside: work.kind == WorkKind::Copy && work.stream != 0,
+        to: (work.kind == WorkKind::Copy && work.n > 0).then(|| (work.n - 1) as u16),
+        beside: work.kind == WorkKind::Copy && work.n == 0 && work.stream != 0,
         waited: work.waited,
         waits: work.synchronises,
     }
@@ -451,8 +463,9 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>)
     let step_seconds = steady(&turns, true);
     let device_seconds: f64 = taken.iter().map(|taken| taken.seconds).sum();
     let host_seconds: f64 = turns.iter().map(|turn| turn.host).sum();
-    let cards = works.iter().map(|work| work.device).max().map_or(1.0, |last| f64::from(last) + 1.0);
-    let is_busy = device_seconds / cards >= BUSY * step_seconds;
+    // Whether a host that took nothing would leave the step as long: cards may work beside each other, or wait for each other.
+    let devices_alone: Vec<Turn> = turns.iter().map(|turn| Turn { host: 0.0, ..*turn }).collect();
+    let is_busy = steady(&devices_alone, true) >= BUSY * step_seconds;
     let bound_by = match is_busy {
         true => limit_of(&taken),
         false if steady(&turns, false) < 0.95 * step_seconds => "synchronisation",
@@ -479,7 +492,8 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>)
     let (low, high) = interval(made_of, records, host_band, &unrecorded, timed_share);
     let (samples, tokens) = stretch.batch;
     let known = |count: u64| (count > 0).then_some(count);
-    let rate = |count: u64| known(count).map(|count| count as f64 / step_seconds);
+    let replicas = trace.process.rank.map(|_| trace.replicas);
+    let rate = |count: u64| known(count).map(|count| count as f64 * f64::from(trace.replicas.max(1)) / step_seconds);
     Ok(Prediction {
         gpu: card.to_string(),
         predicted: true,
@@ -502,6 +516,7 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>)
         // Tokens are made, not samples.
         samples_per_second: rate(samples).filter(|_| stretch.unit != "token"),
         tokens_per_second: rate(tokens),
+        replicas,
         coverage: COVERAGE,
         cost: cost(card, [1.0, low, high].map(|of| step_seconds * of)),
         bound_by,

@@ -8,6 +8,8 @@ pub struct Turn {
     pub host: f64,
     pub device: f64,
     pub card: u16,
+    /// Of a copy from there to another card, which waits for it and for what that card was given before.
+    pub to: Option<u16>,
     /// A copy that runs beside the kernels.
     pub beside: bool,
     /// The host waits for all before it; until it is done.
@@ -50,7 +52,7 @@ fn run(turns: &[Turn], waits: bool) -> ([f64; STEPS], Vec<f64>) {
 pub struct Timeline {
     pub host: f64,
     /// Of each card the kernels' queue, and that of copies beside them.
-    queues: [[f64; 2]; 16],
+    queues: Vec<[f64; 2]>,
 }
 
 impl Timeline {
@@ -60,11 +62,15 @@ impl Timeline {
             self.wait();
         }
         self.host += turn.host;
-        let queue = &mut self.queues[usize::from(turn.card) % 16][usize::from(turn.beside)];
-        let begin = queue.max(self.host);
-        *queue = begin + turn.device;
+        let queues = [Some((usize::from(turn.card), usize::from(turn.beside))), turn.to.map(|to| (usize::from(to), 0))];
+        let cards = usize::from(turn.card.max(turn.to.unwrap_or(0))) + 1;
+        self.queues.resize(self.queues.len().max(cards), [0.0; 2]);
+        let begin = queues.into_iter().flatten().fold(self.host, |begin, (card, beside)| begin.max(self.queues[card][beside]));
+        for (card, beside) in queues.into_iter().flatten() {
+            self.queues[card][beside] = begin + turn.device;
+        }
         if waits && turn.waits {
-            self.host = self.host.max(*queue);
+            self.host = self.host.max(begin + turn.device);
         }
         begin
     }
@@ -76,7 +82,7 @@ impl Timeline {
 
     /// When a card is done with its kernels, and with the copies beside them where those are asked for.
     pub fn done(&self, card: u16, beside: bool) -> f64 {
-        let [kernels, copies] = self.queues[usize::from(card) % 16];
+        let [kernels, copies] = self.queues.get(usize::from(card)).copied().unwrap_or_default();
         if beside { kernels.max(copies) } else { kernels }
     }
 
@@ -90,7 +96,7 @@ mod tests {
     use super::*;
 
     fn turn(host: f64, device: f64, waits: bool) -> Turn {
-        Turn { host, device, card: 0, beside: false, waited: false, waits }
+        Turn { host, device, card: 0, to: None, beside: false, waited: false, waits }
     }
 
     #[test]
@@ -102,6 +108,10 @@ mod tests {
         assert!(near(steady(&[turn(1.0, 3.0, true); 10], true), 40.0));
         assert!(near(steady(&[turn(1.0, 3.0, true); 10], false), 30.0));
         assert!(near(steady(&[], true), 0.0));
+        // What is copied to a second card waits for the first, and the second for it.
+        let on = |card: u16, to| Turn { card, to, ..turn(0.1, 3.0, false) };
+        assert!(near(steady(&[on(0, None), on(0, Some(1)), on(1, None), on(1, Some(0))], true), 12.0));
+        assert!(near(steady(&[on(0, None), on(1, None)], true), 3.0));
         // Kernels follow on each other where the device is the slower one.
         let begins = begins(&[turn(1.0, 3.0, false); 3]);
         assert!(near(begins[1] - begins[0], 3.0) && near(begins[2] - begins[1], 3.0), "{begins:?}");

@@ -1,0 +1,89 @@
+//! What a script repeats: passes without an end, passes of several lengths, what each round leaves behind, models of one class.
+
+use crate::scene::{Scene, error};
+use serde_json::Value;
+
+fn fitting(script: &str, flags: &[&str]) -> (Value, String) {
+    let (output, answer) = Scene::new(script).run(&[&["--gpu", "rtx-4090"][..], flags].concat());
+    let said = error(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    (answer, said)
+}
+
+#[test]
+fn passes_without_an_end_are_stopped_and_those_that_have_one_are_not() {
+    let script = |loops: &str| {
+        format!(
+            "
+import itertools, torch
+net, x = torch.nn.Linear(64, 64).cuda(), torch.ones(512, 64, device='cuda')
+{loops} x = net(x)
+print('at its end')
+"
+        )
+    };
+    for (loops, flags, passes) in [
+        ("while True:", &[][..], Some(32)),
+        ("while True:", &["--passes", "7"], Some(7)),
+        ("for _ in itertools.count():", &[], Some(32)),
+        ("for _ in range(100):", &[], None),
+        ("for _ in range(100):", &["--passes", "9"], Some(9)),
+    ] {
+        let (answer, said) = fitting(&script(loops), flags);
+        assert_eq!(answer["passes"].as_u64(), passes, "{loops}: {said}");
+        // The graph of each holds the one before.
+        assert!(answer["processes"][0]["growth"]["rounds"].as_u64() >= Some(6), "{loops}: {said}");
+    }
+}
+
+#[test]
+fn passes_of_several_lengths_are_summed_and_a_buffer_that_was_filled_before_the_training_grows_by_what_a_step_adds() {
+    let (answer, said) = fitting(
+        "
+import torch
+net = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096) for _ in range(8)]).cuda().half().eval()
+with torch.inference_mode():
+    for rows in (64, 16384, 512, 8192): net(torch.randn(rows, 4096, device='cuda', dtype=torch.half))
+",
+        &[],
+    );
+    let time = |name: &str| answer["time"][name].as_f64().unwrap();
+    assert!(time("total_seconds") > 1.4 * time("step_seconds") && time("total_seconds") < 2.0 * time("step_seconds"), "{said}");
+    let (answer, said) = fitting(
+        "
+import torch
+frames, net = [], torch.nn.Linear(1 << 16, 6).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(10 ** 6):
+    frames.append(torch.zeros(1 << 16, dtype=torch.uint8, device='cuda'))
+    if step > 500 and step % 4 == 0:
+        net(torch.stack(frames[-8:]).float()).sum().backward(); optimizer.step(); optimizer.zero_grad()
+",
+        &[],
+    );
+    let each = answer["processes"][0]["growth"]["bytes_per_round"].as_i64().unwrap();
+    assert!((3 << 16..=5 << 16).contains(&each), "{each}: {said}");
+}
+
+#[test]
+fn models_of_one_class_are_told_apart_by_the_variables_that_hold_them() {
+    let (answer, said) = fitting(
+        "
+import copy, torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__(); self.layer = torch.nn.Linear(2048, 2048)
+    def forward(self, x): return self.layer(x).relu()
+class Trainer:
+    def __init__(self): self.policy, self.reference = Net().cuda(), Net().cuda().requires_grad_(False)
+trainer = Trainer(); optimizer = torch.optim.Adam(trainer.policy.parameters())
+for _ in range(4):
+    x = torch.randn(64, 2048, device='cuda')
+    with torch.no_grad(): wanted = trainer.reference(x)
+    (trainer.policy(x) - wanted).square().mean().backward(); optimizer.step(); optimizer.zero_grad()
+",
+        &[],
+    );
+    let modules = answer["processes"][0]["peak"]["modules"].to_string();
+    assert!(modules.contains("trainer.policy") && modules.contains("trainer.reference"), "{modules}\n{said}");
+}
