@@ -37,7 +37,8 @@ fn a_strangers_capture_is_shown_plainly_or_refused_in_a_line() {
         folders.into_iter().find(|path| path.is_dir()).unwrap()
     };
     let secret = folder.path().join("secret");
-    let links: [(&str, &dyn Fn(&Path)); 3] = [
+    type Change<'a> = &'a dyn Fn(&Path);
+    let links: [(&str, Change); 3] = [
         ("failed", &|files| std::os::unix::fs::symlink(&secret, files.join("failed")).unwrap()),
         ("names", &|files| {
             fs::remove_file(process(files).join("names")).unwrap();

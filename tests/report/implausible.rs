@@ -37,7 +37,8 @@ fn times(rows: Vec<String>, metric: &str, by: f64, all: bool) -> Vec<String> {
 fn results_in_other_units_and_rows_that_are_doubled_or_missing_are_found() {
     assert_eq!(problems(&|rows| rows), Vec::<String>::new());
     let at = |rows: &[String], metric: &str| rows.iter().position(|row| row.split(',').nth(3) == Some(metric)).unwrap();
-    let cases: [(&str, &dyn Fn(Vec<String>) -> Vec<String>); 8] = [
+    type Change<'a> = &'a dyn Fn(Vec<String>) -> Vec<String>;
+    let cases: [(&str, Change); 8] = [
         ("which no allocator gives", &|rows| times(rows, "requested_peak", 0.1, true)),
         ("B above its 'requested_peak'", &|rows| times(rows, "activations", 1000.0, false)),
         ("of 'time'", &|rows| times(rows, "time", 1000.0, true)),

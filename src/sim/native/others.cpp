@@ -173,27 +173,6 @@ extern "C" {
 
 STANDS_FOR(int, "kill", kill_of, pid_t to, int signal) { return send(to, signal); }
 STANDS_FOR(int, "killpg", kill_group, pid_t group, int signal) { return group < 0 ? refused(EINVAL) : send(group == 1 ? -getpgrp() : -group, signal); }
-STANDS_FOR(int, "sigqueue", queue_to, pid_t to, int signal, sigval value) {
-  if (signal != 0 && !is_of_this_job(to)) return refused(EPERM);
-  BEHIND(int, "sigqueue", pid_t, int, sigval);
-  return behind_it(to, signal, value);
-}
-STANDS_FOR(int, "tgkill", kill_thread, pid_t process, pid_t thread, int signal) {
-  if (signal != 0 && !is_of_this_job(process)) return refused(EPERM);
-  return static_cast<int>(syscall(SYS_tgkill, process, thread, signal));
-}
-STANDS_FOR(int, "pidfd_send_signal", signal_by_file, int file, int signal, siginfo_t* about, unsigned flags) {
-  char path[64], text[1024];
-  snprintf(path, sizeof path, "/proc/self/fdinfo/%d", file);
-  const int asked = raw_open(path, O_RDONLY | O_CLOEXEC);
-  const ssize_t length = asked < 0 ? 0 : syscall(SYS_read, asked, text, sizeof text - 1);
-  if (asked >= 0) close(asked);
-  text[length > 0 ? length : 0] = 0;
-  const char* line = strstr(text, "\nPid:");
-  if (signal != 0 && line && !is_of_this_job(atoi(line + 5))) return refused(EPERM);
-  constexpr int kCall = 424;
-  return static_cast<int>(syscall(kCall, file, signal, about, flags));
-}
 
 STANDS_FOR(int, "shm_open", open_shared, const char* name, int flags, mode_t mode) {
   BEHIND(int, "shm_open", const char*, int, mode_t);

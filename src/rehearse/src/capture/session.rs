@@ -304,39 +304,6 @@ pub fn script_of(command: &[String]) -> Option<&Path> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
-
-    #[test]
-    fn of_a_strangers_archive_no_link_is_followed_and_nothing_is_unpacked_without_end() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("strange.cap");
-        let refused = |add: &dyn Fn(&mut tar::Builder<GzEncoder<File>>)| {
-            let mut archive = tar::Builder::new(GzEncoder::new(File::create(&path).unwrap(), Compression::default()));
-            add(&mut archive);
-            archive.into_inner().unwrap().finish().unwrap();
-            format!("{:#}", Capture::open(&path).unwrap_err())
-        };
-        let file = |archive: &mut tar::Builder<_>, name: &str, size: u64| {
-            let mut header = tar::Header::new_gnu();
-            header.set_size(size);
-            archive.append_data(&mut header, name, std::io::repeat(0).take(size)).unwrap();
-        };
-        for (name, target) in [("failed", "/etc/passwd"), ("1-1/names", "/dev/zero"), ("cards", "\u{1b}]0;x")] {
-            let said = refused(&|archive| {
-                let mut header = tar::Header::new_gnu();
-                header.set_entry_type(tar::EntryType::Symlink);
-                header.set_size(0);
-                archive.append_link(&mut header, name, target).unwrap();
-            });
-            assert!(said.contains("which no rehearsal keeps") && !said.contains(['\n', '\u{1b}']), "{said}");
-        }
-        for name in ["settings.json", "1-1/other", "..data/names", "1/2/names"] {
-            let said = refused(&|archive| file(archive, name, 4));
-            assert!(said.contains("which no rehearsal keeps"), "{name}: {said}");
-        }
-        let said = refused(&|archive| file(archive, "1-1/events", 1 << 30));
-        assert!(said.contains("it unpacks to more than 1024 MiB"), "{said}");
-    }
 
     #[test]
     fn what_is_kept_of_another_version_is_refused_and_so_is_what_is_no_capture() {

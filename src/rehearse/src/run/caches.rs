@@ -22,7 +22,6 @@ fn caches() -> Vec<(PathBuf, Passes)> {
     vec![
         (set("HF_HUB_CACHE").or_else(|| set("HUGGINGFACE_HUB_CACHE")).unwrap_or_else(|| hugging_face.join("hub")), of_hugging_face),
         (set("TORCH_HOME").unwrap_or_else(|| caches.join("torch")).join("hub"), of_torch),
-        (set("PIP_CACHE_DIR").unwrap_or_else(|| caches.join("pip")), of_pip),
     ]
 }
 
@@ -52,10 +51,6 @@ fn of_torch(path: &[&str], kind: FileType, at: &Path) -> bool {
         }
         _ => false,
     }
-}
-
-fn of_pip(path: &[&str], kind: FileType, _: &Path) -> bool {
-    kind.is_file() && path.len() > 1 && (path[0].starts_with("http") || path[0] == "wheels")
 }
 
 /// Of a file's contents, for git behind their kind and length.
