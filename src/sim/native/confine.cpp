@@ -116,7 +116,7 @@ bool enter_namespaces() {
     if (!write_text("/proc/self/setgroups", "deny") || !write_text("/proc/self/gid_map", text)) return false;
   }
   if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
-  if ((hides_gpus && !mount_devices()) || !set_read_only("/", true, AT_RECURSIVE)) return false;
+  if (!mount_devices() || !set_read_only("/", true, AT_RECURSIVE)) return false;
   const auto open_up = [](const char* path) {
     struct stat about;
     return stat(path, &about) != 0 || (bind(path, path) && set_read_only(path, false));
@@ -191,7 +191,8 @@ long restrict_by_landlock() {
 const char* confine() {
   // For tests: the strongest that is tried.
   const char* most = getenv("VRAMLAB_HELD_BY");
-  const bool tries_mounts = !most || strcmp(most, "namespace") == 0, tries_landlock = !most || strcmp(most, "library") != 0;
+  // A real GPU that is measured has all that it was tried with.
+  const bool tries_mounts = hides_gpus && (!most || strcmp(most, "namespace") == 0), tries_landlock = !most || strcmp(most, "library") != 0;
   is_apart = tries_mounts && can_enter_namespaces() && enter_namespaces();
   // Where all is read-only, the first version would only be in the way of moving files.
   const bool has_move = syscall(kCreateRules, nullptr, 0, 1) >= 2;
@@ -272,13 +273,14 @@ bool is_gpu(const char* path) {
 
 using namespace held;
 
-void hold_writes(const char* folder, bool is_first, bool simulates) {
+void hide_gpus() { hides_gpus = true; }
+
+void hold_writes(const char* folder, bool is_first) {
   snprintf(folder_of_held, sizeof folder_of_held, "%s", folder);
   snprintf(upper, sizeof upper, "%s/files", folder);
   real = whole_text("real");
   temporary = whole_text("temporary");
   shared = whole_text("shared");
-  hides_gpus = simulates;
   char path[kPath + 16], text[32];
   snprintf(path, sizeof path, "%s/table", folder);
   const int file = raw_open(path, O_RDWR | O_CLOEXEC);

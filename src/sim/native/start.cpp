@@ -457,7 +457,8 @@ __attribute__((constructor)) void start() {
   if (preload) {
     take(kNoCards);
     const bool is_first = stand_guard();
-    if (setting("VRAMLAB_REHEARSAL_HELD")) hold_writes(setting("VRAMLAB_REHEARSAL_HELD"), is_first, drivers);
+    if (drivers) hide_gpus();
+    if (setting("VRAMLAB_REHEARSAL_HELD")) hold_writes(setting("VRAMLAB_REHEARSAL_HELD"), is_first);
     follow_python();
   }
   errno = before;

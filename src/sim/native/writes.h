@@ -10,8 +10,10 @@ static Function behind(Function& place, const char* name) {
 }
 
 // Begins to hold back; `folder` was made by vramlab (src/rehearse/src/run/held.rs). In the command's first process also what the kernel can do to it.
-// `simulates`: no real GPU is to be reached.
-void hold_writes(const char* folder, bool is_first, bool simulates);
+void hold_writes(const char* folder, bool is_first);
+
+// Before that: no real GPU is to be reached.
+void hide_gpus();
 
 // Where the file is that a process would find by this name; the name itself where it is nobody's of ours. Good until the thread asks again.
 const char* held_path(const char* path);
