@@ -104,7 +104,7 @@ int with_address(int socket, const sockaddr* address, socklen_t length, bool bin
   constexpr size_t kBefore = offsetof(sockaddr_un, sun_path);
   if (!table || !address || address->sa_family != AF_UNIX || length <= kBefore || !given->sun_path[0]) {
     const int result = static_cast<int>(syscall(call, socket, address, length));
-    if (!binds && (result == 0 || errno == EINPROGRESS)) note_connected(socket, address);
+    if (!binds && (result == 0 || errno == EINPROGRESS)) note_connected(socket, address, result == 0);
     return result;
   }
   char text[sizeof given->sun_path + 1] = {}, name[kPath];

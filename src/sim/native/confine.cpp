@@ -1,7 +1,8 @@
 // What the kernel refuses a rehearsal, whatever its programs are: those that are linked statically and those that call the kernel themselves, too.
 //
 // - Where it lets us, a mount namespace in which all but this rehearsal's own folders is read-only, with a /dev of harmless devices and shared memory of
-//   System V of its own. Not an overlay: its upper folder cannot be below the tree that it covers (ELOOP), as a cache is below the user's home.
+//   System V of its own. Not an overlay: the library leads what is written elsewhere on every kernel, and rehearsals that are copies of one process
+//   begin anew, while a mounted overlay's upper folder must not be changed.
 // - Landlock, by the rights that this kernel has. From Linux 6.12 on it also keeps signals from others' processes. Its rules for TCP know ports and no
 //   hosts: they could not tell an upload from a download.
 // - Where it has neither, programs that the preloaded library cannot be in are not started.

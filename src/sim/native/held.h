@@ -162,8 +162,8 @@ ssize_t leave_hole(int file, const void* bytes, size_t length, off_t at);
 bool is_gpu(const char* path);
 // The process that all of this rehearsal's descend from; 0 where it is not known.
 extern int guard_process;
-// Notes whom a socket is connected to, and what it has sent when it is closed.
-void note_connected(int socket, const ::sockaddr* address);
+// Notes whom a socket is connected to, or will be, and what it has sent when it is closed.
+void note_connected(int socket, const ::sockaddr* address, bool is_open);
 
 }  // namespace held
 #pragma GCC visibility pop

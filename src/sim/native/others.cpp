@@ -146,7 +146,7 @@ void note_sent(int socket) {
     uint64_t sent;
     memcpy(&sent, about + (length >= kSent + sizeof sent ? kSent : kReceived), sizeof sent);
     snprintf(text + strlen(text), sizeof text - strlen(text), " %llu", static_cast<unsigned long long>(sent));
-    note_line("sent", text);
+    if (sent) note_line("sent", text);
   }
   errno = before;
 }
@@ -157,12 +157,12 @@ __attribute__((destructor)) void note_all_sent() {
 
 }  // namespace
 
-void note_connected(int socket, const sockaddr* address) {
+void note_connected(int socket, const sockaddr* address, bool is_open) {
   char text[128];
   if (!table || socket < 0 || socket >= static_cast<int>(sizeof is_connected) || !address_of(socket, address, text, sizeof text, false)) return;
   is_connected[socket] = 1;
-  snprintf(text + strlen(text), sizeof text - strlen(text), " 0");
-  note_line("sent", text);
+  // Whose process may be ended before it is closed.
+  if (is_open) note_line("open", text);
 }
 
 }  // namespace held

@@ -145,28 +145,34 @@ impl HeldBack {
     }
 }
 
-/// The lines of `network` (others.cpp): `name ADDRESS HOST`, `listens PORT`, and for each connection `sent ADDRESS PORT BYTES` twice, when it
-/// begins and when it ends.
+/// The lines of `network` (others.cpp): `name ADDRESS HOST`, `listens PORT`, `open ADDRESS PORT` of connections as far as they are known when they
+/// begin, and `sent ADDRESS PORT BYTES` when they end.
 fn sent(folder: &Path) -> Vec<Sent> {
     let text = fs::read(folder.join("network")).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines = || text.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let names: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.strip_prefix("name ")?.split_once(' ')).collect();
     let own: BTreeSet<&str> = text.lines().filter_map(|line| line.strip_prefix("listens ")).collect();
-    let mut sent = BTreeMap::<String, Sent>::new();
+    let mut sent = BTreeMap::<String, (Sent, usize)>::new();
     for line in lines() {
-        let ["sent", address, port, bytes] = line[..] else { continue };
+        let (address, port, bytes) = match line[..] {
+            ["open", address, port] => (address, port, None),
+            ["sent", address, port, bytes] => (address, port, bytes.parse::<u64>().ok()),
+            _ => continue,
+        };
         if own.contains(port) {
             continue;
         }
         let host = on_one_line(names.get(address).unwrap_or(&address));
         let to = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        let one = sent.entry(to.clone()).or_insert(Sent { to, bytes: 0, connections: 0 });
-        let bytes = bytes.parse().unwrap_or(0);
-        one.bytes += bytes;
-        one.connections += usize::from(bytes == 0);
+        let (one, opened) = sent.entry(to.clone()).or_insert((Sent { to, bytes: 0, connections: 0 }, 0));
+        match bytes {
+            Some(bytes) => (one.bytes, one.connections) = (one.bytes + bytes, one.connections + 1),
+            None => *opened += 1,
+        }
     }
-    let mut sent: Vec<Sent> = sent.into_values().collect();
+    let all = sent.into_values().map(|(one, opened)| Sent { connections: one.connections.max(opened), ..one });
+    let mut sent: Vec<Sent> = all.collect();
     sent.sort_by(|a, b| (b.bytes, &a.to).cmp(&(a.bytes, &b.to)));
     sent
 }
