@@ -2,8 +2,8 @@
 
 use super::manifest::{MANIFEST, Manifest, differences, read};
 use super::protocols;
-use super::rows::{PassRecord, parse, write};
-use super::run::{ASIDE, SAMPLES, has_rows, read_rows};
+use super::rows::{ASIDE, PassRecord, parse, replace_file, write};
+use super::run::{SAMPLES, has_rows, read_rows};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
@@ -111,24 +111,6 @@ impl Journal {
 /// Whether a run is writing to a folder.
 pub(super) fn is_held(dir: &Path) -> bool {
     File::open(dir).is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
-}
-
-/// Writes a file aside, syncs it and renames it into place.
-///
-/// # Errors
-/// Names the file; what stood there is intact.
-pub fn replace_file(path: &Path, contents: &[u8]) -> Result<()> {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let write = || -> Result<()> {
-        let mut aside = tempfile::Builder::new().prefix(ASIDE).tempfile_in(dir)?;
-        aside.write_all(contents)?;
-        aside.as_file().sync_all()?;
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-        aside.as_file().set_permissions(mode)?;
-        aside.persist(path)?;
-        Ok(File::open(dir)?.sync_all()?)
-    };
-    write().with_context(|| format!("writing {}", path.display()))
 }
 
 /// Removes files that a killed run had written aside and not renamed yet.

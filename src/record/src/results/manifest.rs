@@ -12,6 +12,9 @@ use std::path::Path;
 /// Name of the file.
 pub(super) const MANIFEST: &str = "run.json";
 
+/// Prefix of the folders that the parts of a sweep write to, inside the experiment's folder.
+pub const SHARD: &str = "shard-";
+
 /// Version of both files' layout.
 pub const SCHEMA: u32 = 2;
 

@@ -13,9 +13,9 @@ mod run;
 mod samples;
 pub mod witnesses;
 
-pub use journal::{Journal, replace_file};
-pub use manifest::{Command, Identity, Manifest, SCHEMA};
+pub use journal::Journal;
+pub use manifest::{Command, Identity, Manifest, SCHEMA, SHARD};
 pub use place::{FolderNotWritten, Place, came, records};
-pub use rows::{BUDGET_ENDED, PassRecord, Sample, Status, read_file};
-pub use run::{Run, SHARD, folders, holds_results};
+pub use rows::{BUDGET_ENDED, PassRecord, Sample, Status, read_file, replace_file};
+pub use run::{Run, folders, holds_results};
 pub use samples::{ByRound, Samples};

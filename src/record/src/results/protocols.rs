@@ -1,8 +1,7 @@
 //! Protocols on disk: one file for each method, `protocols/EXPERIMENT-REVISION.json`, in the folder that holds all machines' results.
 
-use super::journal::replace_file;
-use super::rows::read_file;
-use super::run::SHARD;
+use super::manifest::SHARD;
+use super::rows::{read_file, replace_file};
 use crate::protocol::{Method, PlainProtocol};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};

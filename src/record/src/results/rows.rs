@@ -3,6 +3,8 @@
 use crate::protocol::{Pass, PlainCell};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 
 pub(super) const HEADER: [&str; 8] = ["cell", "round", "sample", "metric", "unit", "value", "status", "reason"];
@@ -187,6 +189,27 @@ pub(super) fn write(passes: &[PassRecord], header: bool) -> Result<Vec<u8>> {
         })?;
     }
     writer.into_inner().context("formatting rows")
+}
+
+/// Prefix of a file that is written and not yet in its place.
+pub(super) const ASIDE: &str = ".aside-";
+
+/// Writes a file aside, syncs it and renames it into place.
+///
+/// # Errors
+/// Names the file; what stood there is intact.
+pub fn replace_file(path: &Path, contents: &[u8]) -> Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let write = || -> Result<()> {
+        let mut aside = tempfile::Builder::new().prefix(ASIDE).tempfile_in(dir)?;
+        aside.write_all(contents)?;
+        aside.as_file().sync_all()?;
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        aside.as_file().set_permissions(mode)?;
+        aside.persist(path)?;
+        Ok(File::open(dir)?.sync_all()?)
+    };
+    write().with_context(|| format!("writing {}", path.display()))
 }
 
 /// Reads a file of results. What is none, a pipe for instance, may never come to an end.

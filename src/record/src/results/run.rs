@@ -1,6 +1,6 @@
 //! A results folder as it stands: its manifest and its rows.
 
-use super::manifest::{MANIFEST, Manifest, differences, read};
+use super::manifest::{MANIFEST, Manifest, SHARD, differences, read};
 use super::protocols;
 use super::rows::{HEADER, PassRecord, parse, read_file};
 use super::witnesses::{self, WITNESSES};
@@ -11,9 +11,6 @@ use std::path::{Path, PathBuf};
 /// Name of the file of rows.
 pub(super) const SAMPLES: &str = "samples.csv";
 
-/// Prefix of a file that is written and not yet in its place.
-pub(super) const ASIDE: &str = ".aside-";
-
 /// A results folder as read.
 #[derive(Debug, Clone)]
 pub struct Run {
@@ -22,9 +19,6 @@ pub struct Run {
     /// Cells whose step asks for something else today, with what is the first of it.
     pub earlier_form: Vec<(PlainCell, String)>,
 }
-
-/// Prefix of the folders that the parts of a sweep write to, inside the experiment's folder.
-pub const SHARD: &str = "shard-";
 
 impl Run {
     /// Reads an experiment's results folder, and joins the parts of a sweep that stand in it.

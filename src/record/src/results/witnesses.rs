@@ -1,8 +1,7 @@
 //! Witnesses on disk: `witnesses/EXPERIMENT-REVISION.csv` beside the protocols has a row for each measured cell of a method, with what its step asked
 //! for as a digest, and what today's step asks for otherwise.
 
-use super::journal::replace_file;
-use super::rows::read_file;
+use super::rows::{read_file, replace_file};
 use crate::protocol::{Method, PlainCell};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
