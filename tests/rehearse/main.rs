@@ -2,6 +2,7 @@
 
 mod agents;
 mod answers;
+mod bounds;
 mod captures;
 mod ends;
 mod files;

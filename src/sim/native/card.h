@@ -26,3 +26,6 @@ extern "C" void (*vramlab_dry_launched)(const uint64_t* addresses, size_t count)
 
 // And of memory that others than PyTorch's allocator take, and give back (fewer than 0 bytes): the library's file name.
 extern "C" void (*vramlab_dry_outside)(int device, uint64_t address, int64_t bytes, const char* library);
+
+// And of who asks what is free: a device, what it is told, and whether PyTorch's allocator asks, which may have its lock.
+extern "C" void (*vramlab_dry_asked)(int device, uint64_t free, uint64_t total, bool is_allocator);

@@ -149,12 +149,14 @@ int nvmlDeviceGetNumGpuCores(const void*, unsigned* cores) {
 
 int nvmlDeviceGetMemoryInfo(const void* device, void* out) {
   const uint64_t total = vramlab_dry_card()->memory, used = used_of(device);
+  if (vramlab_dry_asked) vramlab_dry_asked(0, total - used, total, false);
   const unsigned long long memory[3] = {total, total - used, used};
   std::memcpy(out, memory, sizeof memory);
   return kSuccess;
 }
 int nvmlDeviceGetMemoryInfo_v2(const void* device, void* out) {
   const uint64_t total = vramlab_dry_card()->memory, used = used_of(device);
+  if (vramlab_dry_asked) vramlab_dry_asked(0, total - used, total, false);
   // After the version, which the caller has set: total, reserved, free, used.
   const unsigned long long memory[4] = {total, 0, total - used, used};
   std::memcpy(static_cast<char*>(out) + 8, memory, sizeof memory);

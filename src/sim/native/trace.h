@@ -22,6 +22,8 @@ enum class Kind : uint8_t {
   kEnded = 12,
   kOutside = 13,
   kPass = 14,
+  kPool = 15,
+  kAsked = 16,
 };
 
 enum PassFlag : int64_t { kWithGradients = 1, kInTraining = 2, kBeginsGeneration = 4 };
@@ -37,6 +39,7 @@ enum class Label : int64_t {
   kKeyValueCache = 7,
   kWeightCopy = 8,
   kVariable = 9,
+  kFrozen = 10,
 };
 
 enum class Phase : uint8_t { kLoad = 0, kForward = 1, kBackward = 2, kOptimizer = 3, kEvaluation = 4, kGeneration = 5 };

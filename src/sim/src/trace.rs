@@ -21,7 +21,7 @@
 //! | 40 | i64 | reserved | the same |
 //! | 48 | u64 | stream | |
 //! | 56 | u32 | stack | number of the Python stack that asked; in a backward pass where no Python runs, that of `backward()` |
-//! | 60 | u32 | origin | in a backward pass: number of the stack of the forward pass that is gone back through; 0 where none |
+//! | 60 | u32 | origin | in a backward pass: number of the stack of the forward pass that is gone back through; 0 where none; of a free 1 where Python's garbage collector made it |
 //! | 64 | u32 | module | innermost module at work; of a label, number of the tensor's name |
 //! | 68 | u32 | operator | |
 //! | 72 | u64 | nanoseconds | since the trace began: the host's time, of which a GPU would take another |
@@ -106,6 +106,11 @@ listed! {
         /// A forward pass of an outermost module with parameters begins: `module` is that module, `bytes` the pass's number from 1 on, `rounded`
         /// what it is ([`PassFlags`]).
         Pass = 14,
+        /// The device's next blocks are of the memory pool with the number `bytes` (0 is the ordinary one); or that pool is given up (`rounded` is
+        /// 1): a CUDA graph's, for instance, with the graph.
+        Pool = 15,
+        /// The script asked what is free, `address` of `bytes`.
+        Asked = 16,
     }
 }
 
@@ -172,6 +177,8 @@ listed! {
         /// The name is of the script's variable that holds the block; what it is for stays as it was said. At address 0 the variables are looked at
         /// anew, and none holds what it is not said to hold.
         Variable = 9,
+        /// A parameter that is not trained.
+        Frozen = 10,
     }
 }
 
@@ -340,8 +347,27 @@ listed! {
         /// The same of an optimizer's step.
         OptimizerTemporaries as "optimizer's temporaries",
         Workspaces as "workspaces",
+        /// Made as large as what the card has free allows.
+        SizedByFree as "sized by free memory",
         Other as "other",
     }
+}
+
+/// What binds a block: whether others can have its memory, and what would make it smaller.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Bound {
+    #[default]
+    Ordinary,
+    /// The memory pool with that number: a CUDA graph's, or one that the script made.
+    PrivatePool(u32),
+    /// The script asked what is free, and made it as large as that allows.
+    SizedByFree,
+    /// A parameter that is not trained.
+    FrozenWeight,
+    /// A parameter's gradient that the coming optimizer step does not take.
+    UntakenGradient,
+    /// Nothing but itself holds it: Python's garbage collector frees it, whenever it comes.
+    Garbage,
 }
 
 /// A piece of memory from its allocation to its end; moments are positions among the trace's events. A long script has millions of them.
@@ -358,6 +384,7 @@ pub struct MemoryBlock {
     pub tensor: u32,
     /// Number of the name of the script's variable that held it when that was last looked at; 0 where none did.
     pub variable: u32,
+    pub bound: Bound,
     pub device: u16,
     pub category: Category,
 }
@@ -396,6 +423,7 @@ pub fn blocks(events: &[Event]) -> Vec<MemoryBlock> {
     // By address, which says which card it is of: live, and given back but not yet free for others.
     let mut live: BTreeMap<u64, usize> = BTreeMap::new();
     let mut pending: HashMap<u64, usize> = HashMap::new();
+    let mut pools: HashMap<u16, Bound> = HashMap::new();
     for (at, event) in events.iter().enumerate() {
         let key = event.address;
         match event.kind {
@@ -404,7 +432,24 @@ pub fn blocks(events: &[Event]) -> Vec<MemoryBlock> {
                 labels.push((Label::Other, 0));
                 let Event { address, bytes, rounded, device, .. } = *event;
                 let (made, freed, completed, tensor, variable, category) = (position(at), NEVER, NEVER, 0, 0, Category::Other);
-                blocks.push(MemoryBlock { address, bytes, rounded, made, freed, completed, tensor, variable, device, category });
+                let bound = pools.get(&device).copied().unwrap_or_default();
+                blocks.push(MemoryBlock {
+                    address,
+                    bytes,
+                    rounded,
+                    made,
+                    freed,
+                    completed,
+                    tensor,
+                    variable,
+                    bound,
+                    device,
+                    category,
+                });
+            }
+            Kind::Pool if event.rounded == 0 => {
+                let bound = if event.bytes == 0 { Bound::Ordinary } else { Bound::PrivatePool(event.bytes as u32) };
+                pools.insert(event.device, bound);
             }
             Kind::FreeRequested => {
                 if let Some(block) = live.remove(&key) {
@@ -450,6 +495,9 @@ pub fn blocks(events: &[Event]) -> Vec<MemoryBlock> {
     for (block, (label, tensor)) in blocks.iter_mut().zip(labels) {
         block.tensor = tensor;
         block.category = category(block, label, &events[block.made()], &marks, &passes);
+        if label == Label::Frozen {
+            block.bound = Bound::FrozenWeight;
+        }
     }
     // The last pass adds to a cache that nobody is given any more.
     let place = |block: &MemoryBlock| (events[block.made()].stack, events[block.made()].operator);
@@ -468,7 +516,7 @@ pub fn blocks(events: &[Event]) -> Vec<MemoryBlock> {
 /// What a block is for: what was said of it, else the phase that made it and whether it outlived that.
 fn category(block: &MemoryBlock, label: Label, made: &Event, marks: &[(usize, Phase)], passes: &[(usize, bool)]) -> Category {
     match label {
-        Label::Parameter => return Category::Parameters,
+        Label::Parameter | Label::Frozen => return Category::Parameters,
         Label::Gradient => return Category::Gradients,
         Label::OptimizerState => return Category::OptimizerState,
         Label::Buffer => return Category::Buffers,

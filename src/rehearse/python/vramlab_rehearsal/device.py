@@ -59,7 +59,7 @@ def _open(torch, follow):
         ("begin_pass", None, number, ctypes.c_int64, ctypes.c_uint32), ("set_module", None, ctypes.c_uint32), ("lose", None, address, size),
         ("refused", None, text), ("out_of_memory", ctypes.c_uint32), ("open_clock", None, text), ("clock", real, real),
         ("values", number, wide, address, size), ("work", None, text, number, number, real, real, ctypes.c_uint32, wide),
-        ("begin_graph", None, wide), ("end_graph", None), ("replay_graph", None, wide),
+        ("begin_graph", None, wide), ("end_graph", None), ("replay_graph", None, wide), ("set_pool", None, wide, wide), ("set_collecting", None, number),
     ):  # fmt: skip
         function = getattr(opened, f"vl_{name}")
         function.restype, function.argtypes = result, arguments
@@ -204,15 +204,31 @@ def tell_graphs(torch, begins, ended):
         library.vl_replay_graph(number)
         ended()
 
-    def announce(name, tell):
+    # By PyTorch's number of a pool, what this calls it: a capture tells its own when it has ended.
+    pools = {}
+
+    @guarded("a CUDA graph's pool")
+    def begin_pool(graph, pool=None, *_, **__):
+        library.vl_set_pool(*(pools.get(tuple(pool), pool) if pool else (id(graph), 0)))
+
+    @guarded("a CUDA graph's pool")
+    def end_pool(graph):
+        pools.setdefault(tuple(graph.pool()), (id(graph), 0))
+        library.vl_set_pool(0, 0)
+
+    def announce(name, tell, before=lambda *_, **__: None, after=lambda _: None):
         @instead(name, torch.cuda.CUDAGraph)
         def method(self, *arguments, **more):
             if library is not None:
                 tell(id(self))
-            return method.__wrapped__(self, *arguments, **more)
+                before(self, *arguments, **more)
+            result = method.__wrapped__(self, *arguments, **more)
+            if library is not None:
+                after(self)
+            return result
 
-    announce("capture_begin", begin)
-    announce("capture_end", lambda _: library.vl_end_graph())
+    announce("capture_begin", begin, before=begin_pool)
+    announce("capture_end", lambda _: library.vl_end_graph(), after=end_pool)
     announce("replay", replay)
 
 

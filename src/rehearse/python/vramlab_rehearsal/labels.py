@@ -13,7 +13,7 @@ from . import calls, device
 from .guard import guarded, instead
 from .notes import note
 
-OTHER, PARAMETER, GRADIENT, STATE, BUFFER, DATA, KEY_VALUE_CACHE, WEIGHT_COPY, VARIABLE = 0, 1, 2, 3, 4, 5, 7, 8, 9
+OTHER, PARAMETER, GRADIENT, STATE, BUFFER, DATA, KEY_VALUE_CACHE, WEIGHT_COPY, VARIABLE, FROZEN = 0, 1, 2, 3, 4, 5, 7, 8, 9, 10
 
 _modules = {}
 _tensors = {}
@@ -24,6 +24,8 @@ _addresses = weakref.WeakKeyDictionary()
 _optimizers = weakref.WeakSet()
 _names = weakref.WeakKeyDictionary()
 _parameters = {}
+# Of optimizers, by id.
+_trained = set()
 # Labels that are not written yet: address, category and number of the name of each.
 _waiting = array.array("Q")
 _here = threading.local()
@@ -40,6 +42,7 @@ begins_pass = pass_ended = label_caches_of = modules_by_variable = None
 
 
 def follow():
+    gc.callbacks.append(guarded("what only Python's garbage collector frees")(_collects))
     calls.around(guarded("modules at work")(_enters), guarded("modules at work")(_leaves))
 
     @instead("__deepcopy__", torch.Tensor)
@@ -213,15 +216,20 @@ def label_root(root):
     kind = _title(root)
     for name, parameter in root.named_parameters():
         name = _parameters.setdefault(id(parameter), _plain(f"{kind}.{name}"))
-        _label(parameter, PARAMETER, name)
+        _label(parameter, _kind_of(parameter), name)
         for scale in _scales(getattr(parameter, "quant_state", None)):
-            _label(scale, PARAMETER, name)
+            _label(scale, _kind_of(parameter), name)
         if parameter.is_leaf and parameter.grad is not None:
             _label(parameter.grad, GRADIENT, name)
     for name, buffer in root.named_buffers():
         _label(buffer, BUFFER, _plain(f"{kind}.{name}"))
     _tell()
     label_caches_of(root)
+
+
+def _kind_of(parameter):
+    # One that an optimizer has is frozen for a while, as those of a discriminator are.
+    return PARAMETER if parameter.requires_grad or id(parameter) in _trained else FROZEN
 
 
 def _scales(state):
@@ -231,6 +239,18 @@ def _scales(state):
             yield each
         elif type(each) is type(state):
             yield from _scales(each)
+
+
+def _collects(phase, _):
+    if device.library is not None:
+        device.library.vl_set_collecting(phase == "start")
+
+
+@guarded("what only Python's garbage collector frees")
+def collect():
+    """At the script's end, or where memory ran out: what it then frees nothing else held."""
+    if device.library is not None:
+        gc.collect()
 
 
 def label_all():
@@ -268,7 +288,7 @@ def _label_unused():
         plain = type(each) is torch.Tensor and not each.is_nested and each.is_leaf and not each.requires_grad
         if isinstance(each, torch.nn.Parameter):
             name = named.get(id(each), "")
-            _label(each, PARAMETER if name or each.shape not in of_roots else WEIGHT_COPY, name)
+            _label(each, _kind_of(each) if name or each.shape not in of_roots else WEIGHT_COPY, name)
         elif plain and each._version > 0 and each.shape in shapes:
             _label(each, WEIGHT_COPY, "")
     _tell()
@@ -333,6 +353,7 @@ def gradients(optimizer):
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             name = _parameters.get(id(parameter), "")
+            _trained.add(id(parameter))
             _label(parameter, PARAMETER, name)
             gradient = parameter.grad
             if gradient is not None:

@@ -165,6 +165,7 @@ def _label_everything():
     """Before the end: gradients and buffers that no optimizer's step has shown."""
     if device.library is not None:
         labels.label_all()
+        labels.collect()
 
 
 def _is_of_memory(torch, value):

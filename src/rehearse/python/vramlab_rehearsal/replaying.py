@@ -7,6 +7,7 @@ import ctypes
 import functools
 import importlib.util
 import json
+import math
 import os
 import runpy
 
@@ -24,25 +25,44 @@ def begin():
     path = os.path.join(SESSION, "replay")
     with open(path) as file:
         request = json.load(file)
+    answer = {"largest": _largest, "smallest": _smallest, "needed": _needed}[settings.replay](request)
     with open(path + ".answer", "w") as file:
-        json.dump({"largest": _largest, "needed": _needed}[settings.replay](request), file)
+        json.dump(answer, file)
 
 
 def _largest(request):
     """The largest number below `high` whose allocations fit the card; `low` does."""
     course = _Course(request["course"])
-    less, more = request["numbers"]
 
     def fits(number):
-        sizes = [max(before + (after - before) * (number - less) // (more - less), 1) for before, after in request["sizes"]]
-        return course.reserved(sizes) is not None
+        return course.reserved([max(size, 1) for size in _sizes(request, number)]) is not None
 
     return _last(request["low"], request["high"], fits)
 
 
+def _smallest(request):
+    """The fewest bytes with which the course comes to its end, of which its sizes are linear; with `high` it does. Of none is less left than one unit,
+    as a block of a cache of keys and values, where the two sizes that are known have one."""
+    course = _Course(request["course"])
+    units = [math.gcd(*pair) if 64 * math.gcd(*pair) <= abs(pair[1] - pair[0]) else 1 for pair in request["sizes"]]
+
+    def is_too_small(pages):
+        sizes = _sizes(request, pages * PAGE)
+        return any(size < unit for size, unit, pair in zip(sizes, units, request["sizes"]) if pair[0] != pair[1]) or course.reserved(sizes, pages * PAGE) is None
+
+    return (_last(0, -(-request["high"] // PAGE), is_too_small) + 1) * PAGE
+
+
+def _sizes(request, number):
+    """The blocks' with a number, of which they are linear."""
+    less, more = request["numbers"]
+    return [before + (after - before) * (number - less) // (more - less) for before, after in request["sizes"]]
+
+
 def _needed(request):
     """For each course, in order of what they reserved, the fewest bytes with which it comes to its end: None where that is no more than
-    another's and not each is asked for. And of the first what it reserves with expandable segments, where that is asked."""
+    another's and not each is asked for. And of the first what it reserves with expandable segments, and with one memory pool for all of its own,
+    where that is asked."""
     courses = [_Course(course) for course in request["courses"]]
     most, needs = 0, []
     for course, each in zip(courses, request["courses"]):
@@ -57,12 +77,14 @@ def _needed(request):
         low, high = each["allocated"] // PAGE - 1, -(-each["reserved"] // PAGE)
         needs.append((_last(low, high, is_too_small) + 1) * PAGE)
         most = max(most, needs[-1])
-    expandable = None
+    one_pool = expandable = None
+    if request["one_pool"]:
+        one_pool = _Course(request["one_pool"]).reserved(request["one_pool"]["sizes"], LARGE)
     if request["expandable"]:
         # Alone: a limit of what may be split that the script has set is none then.
         _checked(_library().vl_set_allocator(b"expandable_segments:True,max_split_size_mb:1048576"))
         expandable = courses[0].reserved(request["courses"][0]["sizes"], LARGE)
-    return [needs, expandable]
+    return [needs, expandable, one_pool]
 
 
 def _last(low, high, holds):

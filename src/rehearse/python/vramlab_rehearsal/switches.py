@@ -12,6 +12,7 @@ def follow(torch):
     _freeze_nothing(torch)
     _pack_nothing(torch)
     _coalesce_to_the_most(torch)
+    _tell_limits(torch)
     if settings.no_init:
         _leave_uninitialised(torch)
     if settings.eager:
@@ -110,6 +111,15 @@ def _coalesce_to_the_most(torch):
             return coalesce.__wrapped__(self)
         note(note="coalesce() took each entry of a sparse tensor for one with a place of its own: a real run takes less where places repeat")
         return Coalesce.apply(self) if self.requires_grad and torch.is_grad_enabled() else made(self)
+
+
+def _tell_limits(torch):
+    """A share of the card that the script sets as its own limit."""
+
+    @instead("_cuda_setMemoryFraction", torch._C)
+    def limit(fraction, device):
+        note(limit=float(fraction), device=int(device))
+        return limit.__wrapped__(fraction, device)
 
 
 def _launch_nothing(jit):

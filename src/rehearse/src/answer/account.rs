@@ -7,7 +7,7 @@ use super::loss::Loss;
 use super::place::BEFORE_FORWARD;
 use crate::capture::process::Frame;
 use serde::{Deserialize, Serialize};
-use sim::trace::{Category, MemoryBlock, Phase};
+use sim::trace::{Bound, Category, MemoryBlock, Phase};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -82,6 +82,8 @@ pub fn part_of(facts: &Facts, loss: &Loss, block: &MemoryBlock) -> Part {
         return Part::Loss;
     }
     match block.category {
+        Category::SizedByFree => Part::SizedByFree,
+        Category::Parameters if block.bound == Bound::FrozenWeight => Part::FrozenWeights,
         Category::Parameters | Category::Buffers => Part::Weights,
         Category::WeightCopies | Category::AutocastCopies => Part::WeightCopies,
         Category::Gradients => Part::Gradients,
@@ -114,6 +116,10 @@ impl Account {
         };
         let mut account = Account { total: 0, rows: held.into_iter().map(row).collect(), ..Account::at(facts, moment) };
         account.total = account.sum();
+        let of_pools: i64 = super::bounds::pools(facts, moment).values().sum();
+        let in_use: i64 =
+            facts.live(moment).filter(|block| matches!(block.bound, Bound::PrivatePool(_))).map(|block| block.rounded).sum();
+        account.add(Part::GraphPools, (of_pools - in_use).max(0));
         account.fill(Part::Cached, facts.levels.get(moment).map_or(0, |meter| meter.reserved));
         account
     }

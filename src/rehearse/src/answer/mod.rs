@@ -2,6 +2,7 @@
 
 mod account;
 pub mod advice;
+mod bounds;
 mod cards;
 mod contents;
 mod ends;

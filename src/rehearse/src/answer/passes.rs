@@ -5,7 +5,7 @@ use super::place::LiveBytes;
 use crate::capture::process::{Frame, Trace, is_torch_or_stdlib};
 use base::order::grouped;
 use serde::Serialize;
-use sim::trace::{Category, Event, Kind, MemoryBlock, PassFlags, Phase};
+use sim::trace::{Bound, Category, Event, Kind, MemoryBlock, PassFlags, Phase};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Whether a script trains: then what it does without gradients is evaluation, else inference. One that ended in its first forward pass does
@@ -174,7 +174,9 @@ pub fn leftovers(facts: &Facts) -> Vec<Leftover> {
                 | Category::OptimizerTemporaries
                 | Category::WeightCopies
         );
-        comes_and_goes && events[block.made()].phase != Phase::Load && outlives(block)
+        // A graph has it as long as it is replayed; of garbage another finding tells.
+        let is_of_a_graph = matches!(block.bound, Bound::PrivatePool(_) | Bound::Garbage);
+        comes_and_goes && !is_of_a_graph && events[block.made()].phase != Phase::Load && outlives(block)
     };
     let total = facts.bytes_at_peak(|_| true);
     let left = |(name, blocks): (String, Vec<&MemoryBlock>)| {

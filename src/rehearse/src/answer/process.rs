@@ -2,6 +2,7 @@
 
 use super::account::Account;
 use super::advice::{Cut, cuts};
+use super::bounds;
 use super::facts::Facts;
 use super::findings::attention::{ExplicitAttention, explicit_attention};
 use super::findings::growth::{Growth, growth};
@@ -118,6 +119,7 @@ pub fn process_answers(trace: &Trace, ends_by_it: bool, command_failed: bool) ->
     let casts_weights = name_autocast_copies(trace, &mut blocks);
     name_graphs_of_backward_passes(trace, &mut blocks);
     name_buckets(trace, &mut blocks);
+    bounds::bind(trace, &mut blocks);
     let mut devices: BTreeSet<u16> =
         trace.events.iter().filter(|e| matches!(e.kind, Kind::Alloc | Kind::OutOfMemory)).map(|e| e.device).collect();
     if devices.is_empty() && trace.exception.is_some() {

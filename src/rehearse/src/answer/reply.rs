@@ -79,17 +79,13 @@ fn verdict(answer: &Answer) -> String {
         RehearsalVerdict::DoesNotFit => {
             let more = match answer.needs_at_least {
                 // A larger card is no remedy where others stand idle.
-                Some(needs) if needs > gpu.memory && crowded(answer).is_some() => {
+                Some(needs) if crowded(answer).is_some() => {
                     format!(" One GPU for all would need at least {}.", bytes(needs))
                 }
-                Some(needs) if needs > gpu.memory => {
+                Some(needs) => {
                     let card = answer.smallest_card.map_or("no known card has that".to_string(), |card| format!("{card} has that"));
                     format!(" It needs at least {}, {} more: {card}.", bytes(needs), bytes(needs - gpu.memory))
                 }
-                Some(needs) => format!(
-                    " {} would be enough: the script sets a limit of its own, as with set_per_process_memory_fraction, or asks for more where it sees less.",
-                    bytes(needs)
-                ),
                 None => String::new(),
             };
             format!("DOES NOT FIT {card}: out of memory {steps}.{more}")

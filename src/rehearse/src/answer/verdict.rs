@@ -13,8 +13,9 @@ use super::time::{Loading, Prediction, TOKEN, predict};
 use crate::capture::held::HeldBack;
 use crate::capture::plain::on_one_line;
 use crate::capture::process::Trace;
-use crate::capture::session::{Capture, Found, Needs, OtherValues, ScriptFailed, remedy, script_of};
+use crate::capture::session::{Capture, Found, Needs, OnePool, OtherValues, ScriptFailed, remedy, script_of};
 use anyhow::{Result, bail, ensure};
+use base::units::Bytes;
 use serde::{Deserialize, Serialize};
 use sim::cards::Card;
 use sim::trace::Kind;
@@ -209,11 +210,24 @@ impl Answer {
     /// Adds what PyTorch's allocator said of smaller cards than this one.
     fn complete(&mut self, needs: Needs, card: &Card) {
         let Some(worst) = self.processes.first_mut() else { return };
-        worst.fragmentation.reserved_if_expandable = needs.expandable;
+        // What lies in pools is no fragmentation.
+        let saves = |one: OnePool| needs.expandable.is_none_or(|expandable| one.reserved < expandable);
+        worst.fragmentation.reserved_if_expandable = needs.expandable.filter(|_| !needs.pools.is_some_and(saves));
+        if let Some(one) = needs.pools {
+            super::findings::pools::add(worst, one);
+        }
         if needs.least == 0 {
             return;
         }
         let least = needs.least;
+        // What was seen to run out is not enough.
+        if self.verdict == RehearsalVerdict::DoesNotFit && least <= self.gpu.memory {
+            let enough = Bytes(least.unsigned_abs());
+            self.notes.push(format!(
+                "memory ran out here, and where there is more of it {enough} do: it asks for more where it sees less"
+            ));
+            return;
+        }
         self.needs_at_least = Some(least);
         let beside = least.unsigned_abs().saturating_sub(needs.contexts * card.context);
         self.smallest_card = card.smallest_with(beside, needs.contexts).and_then(|card| card.name);
@@ -277,9 +291,10 @@ impl Answer {
     }
 
     /// What was rehearsed on a card with memory for anything, on this one: the allocator has no more than that, and gives back what it keeps.
-    pub fn hold_to(&mut self, needs: Needs, card: &Card, rehearsed: &Card) {
-        let more = needs.contexts.cast_signed() * (card.context.cast_signed() - rehearsed.context.cast_signed());
-        let needs = Needs { least: needs.least + more, ..needs };
+    pub fn hold_to(&mut self, mut needs: Needs, card: &Card, rehearsed: &Card) {
+        let before = needs.least;
+        needs.move_to(card, rehearsed);
+        let more = needs.least - before;
         let (memory, if_peaks_coincide) = (self.gpu.memory, self.if_peaks_coincide() + more);
         self.peak_on_device = (self.peak_on_device + more).min(memory);
         self.peak_reserved = self.peak_reserved.min(memory - self.gpu.context).max(0);

@@ -259,6 +259,12 @@ pub struct Trace {
     pub fetches: Vec<Fetch>,
     /// Floating-point operations of one step, where they were counted.
     pub flops: Option<u64>,
+    /// Why attention keeps its scores there, by kernel that does not, and the stack.
+    pub unfused: Vec<(Vec<String>, u32)>,
+    /// By device, the share of its memory that the script lets PyTorch's allocator have.
+    pub limits: HashMap<u16, f64>,
+    /// Where it asks what is free, and the lines of what it then makes as large as that allows.
+    pub sized_by_free: Option<(usize, Vec<Frame>)>,
     /// Of the host's memory; zeros of one that did not come to its end.
     pub host: HostFigures,
     pub gpu: Option<RealGpu>,
@@ -308,6 +314,8 @@ enum TraceLine {
     Gpu(RealGpu),
     Meters { meters: Meters },
     Rank { rank: u32 },
+    Limit { limit: f64, device: u16 },
+    Unfused { unfused: String, stack: u32 },
 }
 
 /// Between two launches a script's own Python takes a tenth of it; what compiles takes a hundred times as long.
@@ -416,6 +424,8 @@ impl Trace {
                 self.left_out.retain(|(known, ..)| *known != left_out);
                 self.left_out.push((left_out, times, why));
             }
+            TraceLine::Unfused { unfused, stack } => self.unfused.push((unfused.lines().map(on_one_line).collect(), stack)),
+            TraceLine::Limit { limit, device } => drop(self.limits.insert(device, limit)),
             TraceLine::Rank { rank } => self.process.rank = Some(rank),
             TraceLine::Refused { refused } => self.refused = Some(refused),
             TraceLine::NoCode { no_code } => self.no_code = Some(no_code),

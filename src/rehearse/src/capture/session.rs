@@ -95,6 +95,8 @@ pub struct Found {
     pub fitting: Option<FittingRun>,
     /// Why they are not known.
     pub needs_missing: Option<String>,
+    #[serde(default)]
+    pub sized: Option<SizedByFree>,
     pub other_values: Option<OtherValues>,
     /// Why it is not known what others would do.
     pub other_values_missing: Option<String>,
@@ -115,7 +117,7 @@ pub struct OtherValues {
 }
 
 /// What a rehearsal needs of a card.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Needs {
     /// With fewer bytes memory runs out: those of all processes that may run at one time, each with its context.
     pub least: i64,
@@ -123,6 +125,33 @@ pub struct Needs {
     pub contexts: u64,
     /// What would be reserved with expandable segments, where they are not used already.
     pub expandable: Option<i64>,
+    #[serde(default)]
+    pub pools: Option<OnePool>,
+}
+
+impl Needs {
+    /// Of one card, on another, whose contexts take more or less.
+    pub fn move_to(&mut self, card: &Card, from: &Card) {
+        self.least += self.contexts.cast_signed() * (card.context.cast_signed() - from.context.cast_signed());
+    }
+}
+
+/// What the script makes as large as the card's free memory allows: larger on a larger card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct SizedByFree {
+    /// Where it asks what is free.
+    pub asked: Frame,
+    /// The lines that make it.
+    pub lines: Vec<Frame>,
+    pub bytes: i64,
+}
+
+/// What the fullest process would reserve if its memory pools, of CUDA graphs for instance, were one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct OnePool {
+    /// How many it has.
+    pub pools: usize,
+    pub reserved: i64,
 }
 
 fn card<'de, D: Deserializer<'de>>(from: D) -> Result<Card, D::Error> {

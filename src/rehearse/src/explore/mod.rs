@@ -5,6 +5,7 @@ pub mod fit;
 pub mod needs;
 pub mod preset;
 mod replay;
+mod sized;
 pub mod snapshot;
 pub mod template;
 mod unknown;

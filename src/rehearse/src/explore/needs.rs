@@ -1,14 +1,15 @@
 //! A rehearsal, and the least memory that would do for it.
 
-use super::replay;
+use super::{replay, sized};
 use crate::answer::reply::others_said;
-use crate::answer::{Answer, FittingRun, RehearsalVerdict, answer, answers};
+use crate::answer::{Answer, CardAnswer, FittingRun, ProcessAnswer, RehearsalVerdict, answer, answers};
 use crate::capture::process::Trace;
-use crate::capture::session::{Capture, Needs};
+use crate::capture::session::{Capture, Needs, SizedByFree};
 use crate::run::executor::{Output, Rehearsal};
 use crate::run::session::Session;
 use anyhow::{Result, ensure};
 use sim::cards::Card;
+use std::cmp::Reverse;
 use std::path::Path;
 
 /// What came of a rehearsal.
@@ -26,7 +27,8 @@ impl RehearsalResult {
     /// # Errors
     /// It is none, or of another version; with what to do.
     pub fn open(path: &Path) -> Result<RehearsalResult> {
-        let capture = Capture::open(path)?;
+        let mut capture = Capture::open(path)?;
+        sized::mark(&mut capture);
         let mut answer = answer(&capture)?;
         answer.add(&capture.found, &capture.card);
         Ok(RehearsalResult { answer, capture, _session: None })
@@ -42,9 +44,9 @@ impl Rehearsal {
     pub fn rehearse(&self, with_needs: bool) -> Result<RehearsalResult> {
         let (mut capture, session, mut answer) = self.answered()?;
         if with_needs && (answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit) {
-            match self.needs(&answer, &capture.traces, &mut capture.found.fitting) {
-                Ok(needs) => capture.found.needs = Some(needs),
-                Err(error) => capture.found.needs_missing = Some(format!("{error:#}")),
+            self.find_needs(&answer, &mut capture);
+            if capture.found.sized.is_some() {
+                answer = self::answer(&capture)?;
             }
         }
         answer.add(&capture.found, &self.card);
@@ -62,22 +64,41 @@ impl Rehearsal {
         others_said(answer).or_else(|| capture.found.other_values_missing.clone())
     }
 
-    /// The answers of several cards by one rehearsal: on this one with memory for anything, and a replay of its allocations for what they need.
-    /// What hangs on the size of a card, as a script that asks for what is free, is not seen.
+    /// The answers of several cards by one rehearsal: on this one with memory for anything, and a replay of its allocations for what they need. Where
+    /// what is allocated hangs on the size of a card, each is rehearsed by itself.
     ///
     /// # Errors
     /// As of a rehearsal; or PyTorch's allocator could not be asked.
     pub fn on_cards(&self, cards: &[Card]) -> Result<Vec<Answer>> {
         let large = self.on_a_large_card();
         let (mut capture, _session, mut found) = large.answered()?;
-        let needs = match found.verdict.fits() {
-            true => Some(replay::needed(&large, &found.processes, &capture.traces, &found.cards)?),
-            false => None,
-        };
-        if found.verdict.fits() {
+        let fits = found.verdict.fits();
+        if fits {
+            large.find_needs(&found, &mut capture);
             large.find_unknown(&found, &mut capture);
         }
+        let needs = capture.found.needs;
         found.add(&capture.found, &large.card);
+        let (missing, sized, other_values) =
+            (capture.found.needs_missing.clone(), capture.found.sized.clone(), capture.found.other_values.clone());
+        // What one that goes on with less needs is its own.
+        let alone = |card: &Card, goes_on: bool| -> Result<Answer> {
+            let one = Rehearsal { card: *card, is_silent: true, ..self.clone() };
+            let (mut run, _session, first) = one.answered()?;
+            (run.found.needs, run.found.needs_missing) = (needs, missing.clone());
+            (run.found.sized, run.found.other_values) = (sized.clone(), other_values.clone());
+            run.found.needs.iter_mut().for_each(|needs| needs.move_to(card, &self.card));
+            if goes_on && first.verdict.fits() {
+                one.find_needs(&first, &mut run);
+            }
+            sized::mark(&mut run);
+            let mut answer = answer(&run)?;
+            answer.add(&run.found, card);
+            Ok(answer)
+        };
+        if fits && sized::hangs_on_the_card(&capture.traces) {
+            return cards.iter().map(|card| alone(card, false)).collect();
+        }
         let on_card = |card: &Card| {
             capture.card = *card;
             let mut answer = found.clone().moved(&capture);
@@ -86,7 +107,18 @@ impl Rehearsal {
             }
             answer
         };
-        Ok(cards.iter().map(on_card).collect())
+        let mut answers: Vec<Answer> = cards.iter().map(on_card).collect();
+        // Where memory runs out a script may go on with less: the largest of those cards tells, and if so each.
+        let mut too_small: Vec<usize> = (0..cards.len()).filter(|at| fits && !answers[*at].verdict.fits()).collect();
+        too_small.sort_by_key(|at| Reverse(cards[*at].memory));
+        for at in too_small {
+            let answer = alone(&cards[at], true)?;
+            if answer.verdict == RehearsalVerdict::DoesNotFit {
+                break;
+            }
+            answers[at] = answer;
+        }
+        Ok(answers)
     }
 
     /// A run, with the lines and the files of the script that the user wants kept.
@@ -106,17 +138,43 @@ impl Rehearsal {
         found.ok().map(|needs| needs.least)
     }
 
-    /// What the script needs of a card, where it ran as long as was wanted, and where it did not fit: then it is rehearsed once more on a
-    /// card that is large enough for anything, in silence.
-    fn needs(&self, answer: &Answer, traces: &[Trace], fitting: &mut Option<FittingRun>) -> Result<Needs> {
-        if answer.verdict.fits() {
-            return replay::needed(self, &answer.processes, traces, &answer.cards);
+    /// Adds what the script needs of a card, where it ran as long as was wanted, and where it did not fit: then it is rehearsed once more on a card
+    /// that is large enough for anything, in silence.
+    fn find_needs(&self, answer: &Answer, capture: &mut Capture) {
+        let found = match answer.verdict.fits() {
+            true => self.needs(&answer.processes, &capture.traces, &answer.cards),
+            false => self.needs_of_a_large_card(&mut capture.found.fitting),
+        };
+        match found {
+            Ok((needs, sized)) => {
+                capture.found.needs_missing = sized.as_ref().filter(|_| needs.is_none()).map(sized::not_found);
+                (capture.found.needs, capture.found.sized) = (needs, sized);
+                sized::mark(capture);
+            }
+            Err(error) => capture.found.needs_missing = Some(format!("{error:#}")),
         }
-        let run = self.on_a_large_card().run_in_silence()?;
+    }
+
+    /// Of a run on this card that fitted: what it needs, and what it makes as large as the card allows.
+    fn needs(
+        &self,
+        processes: &[ProcessAnswer],
+        traces: &[Trace],
+        cards: &[CardAnswer],
+    ) -> Result<(Option<Needs>, Option<SizedByFree>)> {
+        match self.sized_by_free(processes, traces)? {
+            Some((sized, needs)) => Ok((needs, Some(sized))),
+            None => Ok((Some(replay::needed(self, processes, traces, cards)?), None)),
+        }
+    }
+
+    fn needs_of_a_large_card(&self, fitting: &mut Option<FittingRun>) -> Result<(Option<Needs>, Option<SizedByFree>)> {
+        let large = self.on_a_large_card();
+        let run = large.run_in_silence()?;
         let again = answers(&run.traces, !run.status().success());
         ensure!(!run.timed_out, "on a larger card it had not ended when the time of --timeout was over");
         ensure!(again.iter().all(|a| a.out_of_memory.is_none() && a.exception.is_none()), "on a larger card {}", run.end());
         *fitting = FittingRun::of(&run, &again);
-        replay::needed(self, &again, &run.traces, &run.occupancy.cards(&again, &run.traces))
+        large.needs(&again, &run.traces, &run.occupancy.cards(&again, &run.traces))
     }
 }

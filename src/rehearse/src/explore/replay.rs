@@ -3,7 +3,7 @@
 
 use crate::answer::{CardAnswer, OnCard, ProcessAnswer};
 use crate::capture::process::Trace;
-use crate::capture::session::Needs;
+use crate::capture::session::{Needs, OnePool};
 use crate::run::executor::{LARGE, Rehearsal, Variant};
 use anyhow::{Context, Result};
 use base::order::{grouped, place_of};
@@ -17,6 +17,8 @@ use std::ffi::OsString;
 const ALLOCATE: u8 = 0;
 const FREE: u8 = 1;
 const EMPTY_CACHE: u8 = 2;
+const GO_TO_POOL: u8 = 3;
+const GIVE_UP_POOL: u8 = 4;
 
 type Request = (u8, u32);
 
@@ -29,7 +31,7 @@ pub struct AllocationTrace {
     #[serde(skip)]
     settings: Option<String>,
     streams: usize,
-    /// With the stream that a block is for, or the number of the block that is freed.
+    /// With the stream that a block is for, or the number of the block that is freed, or of a memory pool.
     #[serde(serialize_with = "by_turns")]
     requests: Vec<Request>,
     /// Bytes of each block, as asked for.
@@ -39,8 +41,9 @@ pub struct AllocationTrace {
 impl AllocationTrace {
     /// Without what a try of too much made, whose end was caught, and gave back.
     pub fn of(trace: &Trace, process: &ProcessAnswer) -> AllocationTrace {
-        let is_replayed =
-            |kind| !matches!(kind, Kind::Mark | Kind::Label | Kind::Placeholder | Kind::Outside | Kind::FreeRequested);
+        let is_replayed = |kind| {
+            !matches!(kind, Kind::Mark | Kind::Label | Kind::Placeholder | Kind::Outside | Kind::FreeRequested | Kind::Asked)
+        };
         let events = trace.events.iter().enumerate();
         let events: Vec<_> = events.filter(|(_, event)| event.device == process.device && is_replayed(event.kind)).collect();
         let (mut made, mut made_in_vain) = (HashMap::new(), HashSet::new());
@@ -59,6 +62,7 @@ impl AllocationTrace {
         let (mut requests, mut sizes) = (Vec::new(), Vec::new());
         for (at, (moment, event)) in events.iter().enumerate() {
             match event.kind {
+                Kind::Pool => requests.push((if event.rounded == 0 { GO_TO_POOL } else { GIVE_UP_POOL }, event.bytes as u32)),
                 Kind::Alloc if made_in_vain.contains(moment) => {
                     live.remove(&event.address);
                 }
@@ -70,10 +74,14 @@ impl AllocationTrace {
                 }
                 Kind::FreeCompleted => requests.extend(live.remove(&event.address).map(|block| (FREE, block))),
                 // The cache goes piece by piece. Where new memory follows, the allocator made room for it by itself, and will again.
-                Kind::SegmentFree | Kind::SegmentUnmap => match events.get(at + 1).map(|(_, next)| next.kind) {
-                    Some(Kind::SegmentFree | Kind::SegmentUnmap | Kind::SegmentAlloc | Kind::SegmentMap | Kind::OutOfMemory) => {}
-                    _ => requests.push((EMPTY_CACHE, 0)),
-                },
+                Kind::SegmentFree | Kind::SegmentUnmap => {
+                    match events[at + 1..].iter().map(|(_, e)| e.kind).find(|kind| *kind != Kind::Pool) {
+                        Some(
+                            Kind::SegmentFree | Kind::SegmentUnmap | Kind::SegmentAlloc | Kind::SegmentMap | Kind::OutOfMemory,
+                        ) => {}
+                        _ => requests.push((EMPTY_CACHE, 0)),
+                    }
+                }
                 _ => {}
             }
         }
@@ -88,6 +96,18 @@ impl AllocationTrace {
             requests,
             sizes,
         }
+    }
+
+    /// The same with one memory pool for all that have one of their own, and how many those are.
+    fn with_one_pool(&self) -> (AllocationTrace, usize) {
+        let mut pools: Vec<u32> =
+            self.requests.iter().filter(|(kind, pool)| *kind == GO_TO_POOL && *pool > 0).map(|(_, pool)| *pool).collect();
+        pools.sort_unstable();
+        pools.dedup();
+        let mut one = self.clone();
+        one.requests.retain(|(kind, _)| *kind != GIVE_UP_POOL);
+        one.requests.iter_mut().filter(|(kind, _)| *kind == GO_TO_POOL).for_each(|(_, pool)| *pool = (*pool).min(1));
+        (one, pools.len())
     }
 
     /// Has `replaying.py` do something in the Python of the script, and gives what it answers.
@@ -124,7 +144,7 @@ pub fn needed(rehearsal: &Rehearsal, processes: &[ProcessAnswer], traces: &[Trac
     let course = |process| Some((AllocationTrace::of(trace_of(process)?, process), process));
     // Ranks do the same.
     let courses = grouped(processes.iter().filter_map(course).filter(|(course, _)| !course.sizes.is_empty()));
-    let Some((first, worst)) = courses.first() else { return Ok(Needs { least: 0, contexts: 1, expandable: None }) };
+    let Some((first, worst)) = courses.first() else { return Ok(Needs { contexts: 1, ..Needs::default() }) };
     fn request<'a>((course, alike): &'a (AllocationTrace, Vec<&ProcessAnswer>)) -> ReplayRequest<'a> {
         // What comes after a try that was too much finds its memory cached.
         let reserved = if alike[0].caught.is_empty() { alike[0].peak_reserved } else { i64::try_from(LARGE).unwrap_or(i64::MAX) };
@@ -135,8 +155,15 @@ pub fn needed(rehearsal: &Rehearsal, processes: &[ProcessAnswer], traces: &[Trac
     let has_limit = first.settings.as_deref().is_some_and(|set| set.contains("max_split_size_mb"));
     // Where each has a card of its own, the one that needs most decides.
     let each = cards.iter().any(|card| card.beside().count() > 1);
-    let asked = NeedsRequest { courses: courses.iter().map(request).collect(), each, expandable: has_limit || !is_expandable };
-    let (needs, expandable): (Vec<Option<i64>>, Option<i64>) = first.asked(rehearsal, "needed", &asked)?;
+    let (one_pool, pools) = first.with_one_pool();
+    let asked = NeedsRequest {
+        courses: courses.iter().map(request).collect(),
+        each,
+        expandable: has_limit || !is_expandable,
+        one_pool: (pools > 1).then_some(&one_pool),
+    };
+    let (needs, expandable, in_one_pool): (Vec<Option<i64>>, Option<i64>, Option<i64>) =
+        first.asked(rehearsal, "needed", &asked)?;
     let most = needs.iter().flatten().max().copied().unwrap_or(0);
     let least_of = |of: &OnCard| {
         let is_it = |process: &&ProcessAnswer| process.process == of.process && Some(process.device) == of.device;
@@ -144,11 +171,34 @@ pub fn needed(rehearsal: &Rehearsal, processes: &[ProcessAnswer], traces: &[Trac
         asked.and_then(|(_, needs)| *needs).unwrap_or(of.reserved)
     };
     let of_card = |card: &CardAnswer| {
-        let bytes = |of: &OnCard| if of.device.is_none() { of.most } else { least_of(of) + of.context + of.outside };
+        // Of a card of which the script takes a share at most.
+        let whole = |of: &OnCard, least: i64| {
+            let limits = traces.iter().find(|trace| trace.process.id == of.process).map(|trace| &trace.limits);
+            limits.zip(of.device).and_then(|(limits, device)| limits.get(&device)).map_or(0, |share| (least as f64 / share) as i64)
+        };
+        let bytes = |of: &OnCard| {
+            let least = least_of(of);
+            if of.device.is_none() { of.most } else { (least + of.context + of.outside).max(whole(of, least)) }
+        };
         (card.beside().map(bytes).sum::<i64>(), card.beside().count() as u64)
     };
     let (least, contexts) = cards.iter().map(of_card).max().unwrap_or((most + rehearsal.card.context.cast_signed(), 1));
-    Ok(Needs { least, contexts, expandable })
+    let pools = in_one_pool.map(|reserved| OnePool { pools, reserved });
+    Ok(Needs { least, contexts, expandable, pools })
+}
+
+/// The least memory with which a course comes to its end whose sizes are linear in the memory that the allocator has, by those on two cards; of none
+/// is nothing left. None where the courses are not the same but for sizes.
+///
+/// # Errors
+/// PyTorch's allocator could not be asked.
+pub fn smallest(rehearsal: &Rehearsal, one: &(u64, AllocationTrace), other: &(u64, AllocationTrace)) -> Result<Option<u64>> {
+    if one.1.requests != other.1.requests {
+        return Ok(None);
+    }
+    let sizes = one.1.sizes.iter().copied().zip(other.1.sizes.iter().copied()).collect();
+    let asked = LargestRequest { course: &one.1, numbers: (one.0, other.0), sizes, low: 0, high: one.0 };
+    one.1.asked(rehearsal, "smallest", &asked).map(Some)
 }
 
 #[derive(Serialize)]
@@ -172,6 +222,8 @@ struct NeedsRequest<'a> {
     each: bool,
     /// Whether expandable segments are to be tried.
     expandable: bool,
+    /// The fullest with one memory pool, where it has several.
+    one_pool: Option<&'a AllocationTrace>,
 }
 
 #[derive(Serialize)]

@@ -98,7 +98,7 @@ fn action(kind: Kind) -> Option<&'static str> {
         Kind::SegmentMap => Some("segment_map"),
         Kind::SegmentUnmap => Some("segment_unmap"),
         Kind::OutOfMemory => Some("oom"),
-        Kind::Mark | Kind::Pass | Kind::Label | Kind::Placeholder | Kind::Outside | Kind::Ended => None,
+        Kind::Mark | Kind::Pass | Kind::Label | Kind::Placeholder | Kind::Outside | Kind::Ended | Kind::Pool | Kind::Asked => None,
     }
 }
 

@@ -16,6 +16,7 @@ void register_all() {
   const vramlab::dry::Quiet quiet{};
   vramlab::dry::register_kernels();
   vramlab::rehearsal::follow_values();
+  vramlab::rehearsal::follow_attention();
   auto** const launched = static_cast<void (**)(const uint64_t*, size_t)>(dlsym(RTLD_DEFAULT, "vramlab_dry_launched"));
   if (launched) *launched = &vramlab::rehearsal::vl_lose;
 }

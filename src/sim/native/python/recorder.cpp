@@ -20,7 +20,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -34,6 +36,7 @@ using PyObject = _object;
 struct PyCodeObject;
 PyThreadState* PyGILState_GetThisThreadState();
 int PyGILState_Ensure();
+int PyGILState_Check();
 void PyGILState_Release(int);
 PyFrameObject* PyEval_GetFrame();
 PyFrameObject* PyFrame_GetBack(PyFrameObject*);
@@ -328,6 +331,38 @@ struct Live {
 };
 std::unordered_map<uint64_t, Live> live;
 
+// Memory pools beside the ordinary one: of CUDA graphs, or made by the script. By PyTorch's own numbers of them, which are {0, 0} of the ordinary one.
+using PoolId = std::pair<uint64_t, uint64_t>;
+struct Pool {
+  uint32_t number;
+  c10::DeviceIndex device;
+};
+std::map<PoolId, Pool> pools;
+uint32_t pools_seen = 0;
+// By device, that of the last block.
+std::array<uint32_t, 64> pool_now;
+// Before PyTorch's entries told it: the pool of the graph that is being captured, which Python knows.
+PoolId captured{0, 0};
+// Whether this thread's garbage is being collected by Python.
+thread_local bool is_collecting = false;
+
+template <typename E>
+auto pool_of(const E& entry, int) -> decltype(PoolId(entry.mempool_)) {
+  return entry.mempool_;
+}
+PoolId pool_of(const Entry&, long) { return captured; }
+
+template <typename Allocator>
+auto is_released(Allocator* of, c10::DeviceIndex device, const PoolId& pool, int) -> decltype(of->getPoolUseCount(device, pool) == 0) {
+  // One of which nothing is left is not known any more.
+  try {
+    return of->getPoolUseCount(device, pool) == 0;
+  } catch (const c10::Error&) {
+    return true;
+  }
+}
+bool is_released(caching::CUDAAllocator*, c10::DeviceIndex, const PoolId&, long) { return false; }
+
 // Kind by PyTorch's Action; 0 for what is not kept.
 Kind kind_of(Entry::Action action) {
   switch (action) {
@@ -371,6 +406,36 @@ void set_rounded(size_t at, int64_t rounded) {
   }
 }
 
+// Which pool the next blocks of a device are of; and that a pool's memory is free for others once its blocks are.
+void tell_pool(c10::DeviceIndex device, uint32_t number, bool is_free) {
+  Event event = now(Kind::kPool);
+  event.device = static_cast<uint16_t>(device);
+  event.bytes = number;
+  event.rounded = is_free;
+  write(event);
+}
+
+void follow_pools(const Entry& entry, Kind kind) {
+  if (kind == Kind::kSegmentAlloc || kind == Kind::kSegmentMap || kind == Kind::kOutOfMemory) {
+    for (auto each = pools.begin(); each != pools.end();) {
+      const bool is_gone = each->second.device == entry.device_ && is_released(caching::get(), entry.device_, each->first, 0);
+      if (is_gone) tell_pool(entry.device_, each->second.number, true);
+      each = is_gone ? pools.erase(each) : std::next(each);
+    }
+  }
+  if (kind != Kind::kSegmentAlloc && kind != Kind::kSegmentMap && kind != Kind::kAlloc) return;
+  const PoolId pool = pool_of(entry, 0);
+  uint32_t number = 0;
+  if (pool != PoolId{0, 0}) {
+    const auto [found, is_new] = pools.emplace(pool, Pool{pools_seen + 1, entry.device_});
+    pools_seen += is_new;
+    number = found->second.number;
+  }
+  uint32_t& last = pool_now[static_cast<size_t>(entry.device_) % pool_now.size()];
+  if (last != number) tell_pool(entry.device_, number, false);
+  last = number;
+}
+
 void follow(const Entry& entry) {
   const OwnTime time;
   const Kind kind = kind_of(entry.action_);
@@ -380,6 +445,7 @@ void follow(const Entry& entry) {
   const std::lock_guard<std::mutex> lock(mutex);
   if (!is_open()) return;
   if (kind == Kind::kAlloc) leave_pass_without_gradients();
+  follow_pools(entry, kind);
   Event event = now(kind);
   event.device = static_cast<uint16_t>(entry.device_);
   event.address = entry.addr_;
@@ -402,6 +468,7 @@ void follow(const Entry& entry) {
   if (kind == Kind::kFreeRequested) requested = {event.address, recorded};
   if (kind == Kind::kFreeCompleted) event.rounded = requested != std::pair<uint64_t, uint64_t>{event.address, recorded};
   if (kind == Kind::kFreeRequested) {
+    event.origin = is_collecting;
     const auto found = live.find(event.address);
     if (found != live.end()) {
       event.rounded = found->second.bytes;
@@ -434,6 +501,19 @@ static void taken_outside(int device, uint64_t address, int64_t bytes, const cha
     event.stack = stack ? stack : backward_stack.load();
     event.module = current_module;
     event.operator_ = name;
+  });
+}
+
+// The allocator asks with its lock, when Python's must not be asked for, unless this thread has it.
+static void asked(int device, uint64_t free, uint64_t total, bool is_allocator) {
+  if (!python_is_there.load() || (is_allocator && !PyGILState_Check())) return;
+  const uint32_t stack = gather_stack();
+  if (!stack) return;
+  tell_of(Kind::kAsked, [&](Event& event) {
+    event.device = static_cast<uint16_t>(device);
+    event.address = free;
+    event.bytes = static_cast<int64_t>(total);
+    event.stack = stack;
   });
 }
 
@@ -508,6 +588,8 @@ void follow_allocator() {
   }
   auto* const outside = static_cast<decltype(&vramlab_dry_outside)>(dlsym(RTLD_DEFAULT, "vramlab_dry_outside"));
   if (outside) *outside = &taken_outside;
+  auto* const asks = static_cast<decltype(&vramlab_dry_asked)>(dlsym(RTLD_DEFAULT, "vramlab_dry_asked"));
+  if (asks) *asks = &asked;
 }
 
 void gather_stacks(bool theirs, uint64_t entries) {
@@ -555,6 +637,10 @@ Place look_for_place() {
   capture_python_context();
   return {current_phase.load(), step.load(), current_stack, current_origin, current_module ? current_module : origin_module};
 }
+
+// The pool that a capture which begins has; none at its end.
+EXPORTED void vl_set_pool(uint64_t one, uint64_t other) { captured = {one, other}; }
+EXPORTED void vl_set_collecting(int is) { is_collecting = is != 0; }
 
 EXPORTED void vl_set_module(uint32_t module) { current_module = module; }
 
@@ -637,6 +723,14 @@ void dealt_with_out_of_memory(size_t since) {
 void refused(const char* name) {
   const uint32_t stack = gather_stack();
   write_line("{\"refused_operator\":" + quoted(name) + ",\"stack\":" + std::to_string(stack ? stack : backward_stack.load()) + "}\n");
+}
+
+void tell_unfused(const std::function<std::string()>& why) {
+  static std::mutex told_mutex;
+  static std::set<uint32_t> told;
+  const uint32_t stack = gather_stack();
+  const std::lock_guard<std::mutex> lock(told_mutex);
+  if (stack && told.insert(stack).second) write_line("{\"unfused\":" + quoted(why().c_str()) + ",\"stack\":" + std::to_string(stack) + "}\n");
 }
 
 void left_out(const char* what, const std::string& why) {

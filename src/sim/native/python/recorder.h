@@ -6,6 +6,7 @@
 #pragma once
 #include "../trace.h"
 #include <cstdint>
+#include <functional>
 #include <string>
 
 // For Python, by ctypes: src/rehearse/python/vramlab_rehearsal/device.py has the types.
@@ -60,6 +61,9 @@ size_t times_out_of_memory();
 void dealt_with_out_of_memory(size_t since);
 // Something of ours failed, which a script must not see: what it is for is missing.
 void left_out(const char* what, const std::string& why);
+// Attention keeps its scores; `why` is asked once for each place.
+void tell_unfused(const std::function<std::string()>& why);
+void follow_attention();
 // The simulated GPU cannot run an operator.
 void refused(const char* operator_name);
 uint32_t current_step();

@@ -3,8 +3,9 @@
 #include "../guarded.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAStream.h>
+#include <c10/cuda/CUDAFunctions.h>
 
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -17,8 +18,8 @@ EXPORTED char* vl_set_allocator(const char* settings) {
   return guarded([&] { c10::cuda::CUDACachingAllocator::setAllocatorSettings(settings); });
 }
 
-// Plays `count` requests, each a kind and a number: 0 allocates the next block for that stream, 1 frees that block, 2 empties the cache.
-// Gives in `reserved` the most bytes that were reserved, or -1 where memory ran out. In the end nothing is allocated and the cache is empty.
+// Plays `count` requests, each a kind and a number: 0 allocates the next block for that stream, 1 frees that block, 2 empties the cache, from 3 on blocks
+// are of that memory pool (0: the ordinary one), 4 gives that pool up. Gives in `reserved` the most bytes that were reserved, or -1 where memory ran out. In the end nothing is allocated and the cache is empty.
 EXPORTED char* vl_replay(const uint32_t* requests, size_t count, const uint64_t* sizes, size_t blocks, size_t streams, int64_t* reserved) {
   return guarded([&] {
     static const bool is_ready = (get()->init(c10::cuda::device_count()), true);
@@ -31,6 +32,21 @@ EXPORTED char* vl_replay(const uint32_t* requests, size_t count, const uint64_t*
     size_t made = 0;
     *reserved = 0;
     get()->resetPeakStats(0);
+    // How often each pool was begun: as often it is given up. Its own number is another one in each replay.
+    static unsigned long long replays = 0;
+    replays++;
+    std::map<uint32_t, int> begun;
+    uint32_t pool = 0;
+    const auto id = [](uint32_t number) { return std::pair<unsigned long long, unsigned long long>{replays << 32 | number, 0}; };
+    const auto go_to = [&](uint32_t next) {
+      if (pool) get()->endAllocateToPool(0, id(pool));
+      pool = next;
+      if (pool) get()->beginAllocateToPool(0, id(pool), [](cudaStream_t) { return true; });
+      if (pool) begun[pool]++;
+    };
+    const auto give_up = [&](uint32_t number) {
+      for (int& times = begun[number]; times > 0; times--) get()->releasePool(0, id(number));
+    };
     try {
       for (size_t i = 0; i < count; i++) {
         const uint32_t kind = requests[2 * i], which = requests[2 * i + 1];
@@ -39,17 +55,23 @@ EXPORTED char* vl_replay(const uint32_t* requests, size_t count, const uint64_t*
           made++;
         } else if (kind == 1) {
           get()->raw_delete(std::exchange(addresses[which], nullptr));
-        } else {
+        } else if (kind == 2) {
           get()->emptyCache();
+        } else if (kind == 3) {
+          go_to(which);
+        } else {
+          give_up(which);
         }
       }
     } catch (const c10::OutOfMemoryError&) {
       *reserved = -1;
     }
     if (*reserved == 0) *reserved = get()->getDeviceStats(0).reserved_bytes[0].peak;
+    go_to(0);
     for (void* address : addresses) {
       if (address) get()->raw_delete(address);
     }
+    for (const auto& each : begun) give_up(each.first);
     get()->emptyCache();
   });
 }

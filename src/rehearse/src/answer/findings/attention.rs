@@ -29,43 +29,62 @@ const LEAST: i64 = 1 << 20;
 pub fn explicit_attention(facts: &Facts) -> Option<ExplicitAttention> {
     let (trace, events, moment) = (facts.trace, facts.events(), facts.moment);
     let peak = facts.bytes_at_peak(|_| true);
-    // Of the card's blocks, in the order in which they were made.
-    let made: Vec<&MemoryBlock> = facts.blocks().collect();
-    let event = |at: usize| -> &Event { &events[made[at].made()] };
+    // Of the card's blocks, in the order in which they were made: when, bytes, what they have, and whether that is there; what was asked for when
+    // memory ran out, too.
+    let seen = |block: &MemoryBlock| (block.made(), block.bytes, block.rounded, block.lives_after(moment));
+    let mut made: Vec<(usize, i64, i64, bool)> = facts.blocks().map(seen).collect();
+    if let Some(at) = facts.ran_out {
+        made.truncate(made.partition_point(|(made, ..)| *made < at));
+        made.push((at, events[at].bytes, events[at].bytes, true));
+    }
+    let event = |at: usize| -> &Event { &events[made[at].0] };
     let is = |at: usize, wanted: &[&str]| wanted.contains(&facts.operator(event(at)));
     // Scores may be in half of the bytes of the probabilities, or in twice as many; a mask has one byte for each.
     let is_alike = |bytes: i64, of: i64| [of, of / 2, of * 2].contains(&bytes);
     let is_of = |bytes: i64, of: i64| is_alike(bytes, of) || bytes == of / 4;
     let mut counted: HashSet<usize> = HashSet::new();
     let mut most: Option<(i64, Frame)> = None;
-    for softmax in (0..made.len()).filter(|at| made[*at].bytes >= LEAST && is(*at, &["aten::_softmax"])) {
-        let size = made[softmax].bytes;
-        let product = |at: &usize| is_alike(made[*at].bytes, size) && is(*at, &["aten::bmm", "aten::baddbmm"]);
+    for softmax in (0..made.len()).filter(|at| made[*at].1 >= LEAST && is(*at, &["aten::_softmax"])) {
+        let size = made[softmax].1;
+        let product = |at: &usize| is_alike(made[*at].1, size) && is(*at, &["aten::bmm", "aten::baddbmm"]);
         let Some(from) = (softmax.saturating_sub(BEFORE)..softmax).rev().find(product) else { continue };
         let to = (softmax + AFTER + 1).min(made.len());
-        let of_it = (from..to).filter(|at| is_of(made[*at].bytes, size) && made[*at].lives_after(moment) && counted.insert(*at));
-        let bytes = of_it.map(|at| made[at].rounded).sum::<i64>();
+        let of_it = (from..to).filter(|at| is_of(made[*at].1, size) && made[*at].3 && counted.insert(*at));
+        let bytes = of_it.map(|at| made[at].2).sum::<i64>();
         if bytes > most.as_ref().map_or(0, |(most, _)| *most)
             && let Some(line) = trace.line(event(softmax).stack)
         {
             most = Some((bytes, line.clone()));
         }
     }
-    let (_, line) = most?;
-    let bytes = counted.into_iter().map(|at| made[at].rounded).sum();
+    // The first product of all may be what memory ran out at.
+    let ran_out = facts.ran_out.and_then(|at| {
+        let is_there = facts.trace.unfused.iter().any(|(_, stack)| trace.line(*stack) == trace.line(events[at].stack));
+        is_there.then(|| trace.line(events[at].stack)).flatten().map(|line| (events[at].bytes, line.clone()))
+    });
+    let (first, line) = most.or(ran_out)?;
+    let bytes = if counted.is_empty() { first } else { counted.into_iter().map(|at| made[at].2).sum() };
     (bytes * 10 >= peak).then_some(ExplicitAttention { bytes, line })
 }
 
-pub fn find(_: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
+pub fn find(facts: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
     let attention = answer.explicit_attention.as_ref()?;
-    let (scores, share) = (bytes(attention.bytes), share_of(attention.bytes, answer.peak.bytes));
+    let scores = match facts.ran_out {
+        None => format!("its scores are {} of the peak ({})", bytes(attention.bytes), share_of(attention.bytes, answer.peak.bytes)),
+        Some(_) => format!("its scores take {}, and memory runs out in them", bytes(attention.bytes)),
+    };
     let at = place_of(&attention.line);
-    let title = format!("Attention is written out: its scores are {scores} of the peak ({share}), with a softmax at {at}.");
+    let why = facts.trace.unfused.iter().find(|(_, stack)| facts.trace.line(*stack) == Some(&attention.line)).map(|(why, _)| why);
+    let title = match why {
+        Some(_) => format!("scaled_dot_product_attention at {at} takes the kernel that keeps scores: {scores}."),
+        None => format!("Attention is written out: {scores}, with a softmax at {at}."),
+    };
     let remedy = "torch.nn.functional.scaled_dot_product_attention(q, k, v) in its place keeps none of them";
-    Some(Finding::new(FindingKind::ExplicitAttention, title, [remedy.to_string()])?.of(attention.bytes, Some(&attention.line)))
+    let rows = why.filter(|why| !why.is_empty()).cloned().unwrap_or_else(|| vec![remedy.to_string()]);
+    Some(Finding::new(FindingKind::ExplicitAttention, title, rows)?.of(attention.bytes, Some(&attention.line)))
 }
 
-/// Says why PyTorch's own function keeps scores, where that is what is written in the line.
+/// Of captures that do not tell why PyTorch's own function keeps scores, where that is what is written in the line.
 pub fn add_source(answer: &mut ProcessAnswer) {
     let Some(attention) = &answer.explicit_attention else { return };
     let place = attention.line.place();
@@ -73,6 +92,7 @@ pub fn add_source(answer: &mut ProcessAnswer) {
     let is_it = |finding: &&mut Finding| finding.kind == FindingKind::ExplicitAttention;
     if let (true, Some(finding)) =
         (written.is_some_and(|source| source.contains("scaled_dot_product_attention")), answer.findings.iter_mut().find(is_it))
+        && finding.title.starts_with("Attention is written out")
     {
         finding.rows = vec![
             "PyTorch's scaled_dot_product_attention took the kernel that keeps them; others do not, which want bf16 or fp16 \

@@ -3,14 +3,18 @@
 pub mod attention;
 mod caught;
 mod cudnn;
+mod garbage;
 mod gradients;
 pub mod growth;
 mod kept_by;
 mod leftovers;
 mod needless;
 pub mod placeholders;
+pub mod pools;
+mod sized;
 mod uncounted;
 mod unreached;
+mod untaken;
 mod varied;
 
 use super::facts::Facts;
@@ -35,6 +39,15 @@ sim::listed! {
         Leftovers,
         Growth,
         KeptBy,
+        /// Of CUDA graphs, or that the script made.
+        Pools,
+        SizedByFree,
+        /// Of PyTorch's allocator, set by the script.
+        Limit,
+        /// That no coming optimizer step takes.
+        UntakenGradients,
+        /// That only Python's garbage collector frees.
+        Garbage,
         Placeholders,
         Uncounted,
     }
@@ -70,12 +83,17 @@ impl Finding {
 
 /// In the order in which they are said.
 type Finder = fn(&Facts, &ProcessAnswer) -> Option<Finding>;
-const FINDERS: [Finder; 12] = [
+const FINDERS: [Finder; 17] = [
     caught::find,
     unreached::find,
     varied::find,
     needless::find,
     gradients::find,
+    untaken::find,
+    pools::find,
+    sized::find,
+    sized::limit,
+    garbage::find,
     attention::find,
     cudnn::find,
     leftovers::find,

@@ -1,0 +1,125 @@
+//! What a script makes as large as the card's free memory allows, as servers do: a rehearsal on a card of another size tells. What it needs is what
+//! is left of it where the card is so small that this goes to nothing.
+
+use super::replay::{self, AllocationTrace};
+use crate::answer::{ProcessAnswer, answers};
+use crate::capture::process::{Frame, Trace};
+use crate::capture::session::{Capture, Needs, SizedByFree};
+use crate::run::executor::{LARGE, Rehearsal};
+use anyhow::{Result, ensure};
+use base::units::Bytes;
+use sim::trace::{Kind, blocks};
+use std::collections::BTreeMap;
+
+/// Of the memory that a card has more, the share that has to be in a line's blocks.
+const SHARE: i64 = 50;
+
+/// As much more of a card's memory is tried where what was computed does not do.
+const MORE: u64 = 50;
+
+/// Whether its allocations may be others on a card of another size: it limits itself to a share of the card, or asks what is free.
+pub fn hangs_on_the_card(traces: &[Trace]) -> bool {
+    traces.iter().any(|trace| !trace.limits.is_empty() || asked(trace).is_some())
+}
+
+/// Where it first asks what is free, and the event; PyTorch asks too, for a limit that the script sets.
+fn asked(trace: &Trace) -> Option<(usize, &Frame)> {
+    let is_limit = |stack: u32| trace.stack(stack).any(|frame| frame.function == "set_per_process_memory_fraction");
+    let asks = trace.events.iter().enumerate().filter(|(_, event)| event.kind == Kind::Asked && !is_limit(event.stack));
+    asks.filter_map(|(at, event)| Some((at, trace.own_line(event.stack).or_else(|| trace.line(event.stack))?))).next()
+}
+
+/// By line, what was made after that.
+fn made(trace: &Trace, device: u16) -> BTreeMap<&Frame, i64> {
+    let mut lines: BTreeMap<&Frame, i64> = BTreeMap::new();
+    let Some((since, _)) = asked(trace) else { return lines };
+    for block in blocks(&trace.events).iter().filter(|block| block.device == device && block.made() > since) {
+        let stack = trace.events[block.made()].stack;
+        if let Some(line) = trace.own_line(stack).or_else(|| trace.line(stack)) {
+            *lines.entry(line).or_default() += block.bytes;
+        }
+    }
+    lines
+}
+
+/// Its fullest process, and what that wrote.
+fn fullest<'a>(processes: &'a [ProcessAnswer], traces: &'a [Trace]) -> Option<(&'a ProcessAnswer, &'a Trace)> {
+    let process = processes.first()?;
+    Some((process, traces.iter().find(|trace| trace.process.id == process.process)?))
+}
+
+impl Rehearsal {
+    /// The same on a card with another size of memory.
+    fn with_memory(&self, memory: u64) -> Rehearsal {
+        Rehearsal { card: self.card.with_memory(memory), ..self.clone() }
+    }
+
+    /// What came of a run on this card is given, which fitted. None where nothing is of another size on another card.
+    pub(super) fn sized_by_free(
+        &self,
+        processes: &[ProcessAnswer],
+        traces: &[Trace],
+    ) -> Result<Option<(SizedByFree, Option<Needs>)>> {
+        let Some((process, trace)) = fullest(processes, traces) else { return Ok(None) };
+        let Some((_, asks)) = asked(trace) else { return Ok(None) };
+        (self.progress)("once more on a card of another size, because the script asks what is free");
+        let memory = self.card.memory;
+        let other = if memory >= LARGE { memory / 2 } else { 2 * memory };
+        let Ok(run) = self.with_memory(other).ran(None) else { return Ok(None) };
+        let again = answers(&run.traces, false);
+        let Some((process_again, trace_again)) = fullest(&again, &run.traces) else { return Ok(None) };
+        let (here, there) = (made(trace, process.device), made(trace_again, process_again.device));
+        let more = other.cast_signed() - memory.cast_signed();
+        let grows = |(line, bytes): (&&Frame, &i64)| {
+            let change = (there.get(line).copied().unwrap_or(0) - bytes) * more.signum();
+            (change * SHARE > more.abs()).then(|| ((*line).clone(), *bytes))
+        };
+        let sized: Vec<(Frame, i64)> = here.iter().filter_map(grows).collect();
+        if sized.is_empty() {
+            return Ok(None);
+        }
+        let bytes = sized.iter().map(|(_, bytes)| bytes).sum();
+        let found = SizedByFree { asked: asks.clone(), lines: sized.into_iter().map(|(line, _)| line).collect(), bytes };
+        let of = |memory: u64, trace, process| (memory - self.card.context, AllocationTrace::of(trace, process));
+        let computed = replay::smallest(self, &of(memory, trace, process), &of(other, trace_again, process_again))?;
+        // Whatever else has memory of the card has it there, too.
+        let beside: u64 = processes[1..].iter().map(|beside| beside.peak_reserved.unsigned_abs() + self.card.context).sum();
+        let tries =
+            computed.into_iter().flat_map(|least| [least, least + least / MORE]).map(|least| least + self.card.context + beside);
+        for least in tries {
+            if self.with_memory(least).ran(Some(&found)).is_ok() {
+                let needs = Needs { least: least.cast_signed(), contexts: processes.len() as u64, ..Needs::default() };
+                return Ok(Some((found, Some(needs))));
+            }
+        }
+        Ok(Some((found, None)))
+    }
+
+    /// A run in silence that came to its end.
+    fn ran(&self, sized: Option<&SizedByFree>) -> Result<Capture> {
+        let run = self.run_in_silence()?;
+        let ended = !run.timed_out
+            && answers(&run.traces, !run.status().success()).iter().all(|a| a.out_of_memory.is_none() && a.exception.is_none());
+        ensure!(ended && run.status().success(), "{}", run.end());
+        // A pool of nothing is none.
+        let has_all = |sized: &SizedByFree| {
+            run.traces.iter().any(|trace| made(trace, 0).iter().any(|(line, bytes)| sized.lines.contains(line) && *bytes > 0))
+        };
+        ensure!(sized.is_none_or(has_all), "nothing was left for what it sizes by free memory");
+        Ok(run)
+    }
+}
+
+/// Why the least memory is not known.
+pub fn not_found(sized: &SizedByFree) -> String {
+    let lines: Vec<String> = sized.lines.iter().map(|line| format!("{}:{}", line.file, line.line)).collect();
+    format!("{} of it are made as large as the card's free memory allows ({})", Bytes(sized.bytes.unsigned_abs()), lines.join(", "))
+}
+
+/// Names the lines in each trace, whose blocks then have that bound.
+pub fn mark(capture: &mut Capture) {
+    let Some(sized) = &capture.found.sized else { return };
+    for trace in &mut capture.traces {
+        trace.sized_by_free = asked(trace).map(|(since, _)| (since, sized.lines.clone()));
+    }
+}
