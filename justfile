@@ -113,7 +113,7 @@ peers: _setup
 references:
     @for script in tests/reference/make/*.py; do .venv/bin/python "$script"; done
 
-# Measure what only a GPU can tell, the most telling first: `just gpu-day --minutes 30`; `--rehearse` goes through it without one
+# Measure what only a GPU can tell, the most telling first: `just gpu-day` (15 minutes, or `--minutes N`); `--rehearse` goes through it without one
 [no-exit-message]
 gpu-day *FLAGS: _setup
     cargo build --release

@@ -9,6 +9,9 @@ const RUNS: Metric = Metric::counted("runs", "runs to its end", "1");
 const WARNINGS: Metric = Metric::counted("warnings", "warnings", "1");
 const TRAINED: Metric = Metric::counted("trained", "parameters that a step changes", "1").share();
 const UPDATE_ERROR: Metric = Metric::counted("update_error", "update, relative error to the larger batch's", "1");
+/// Over as many batches as the accumulation steps divide.
+const WHOLE_UPDATE_ERROR: Metric =
+    Metric::counted("whole_update_error", "update over whole steps, relative error to the larger batch's", "1");
 const UNUSED: Metric = Metric::counted("unused", "batches of an epoch that no step used", "1");
 const OF_PLAIN: Metric = Metric::counted("of_plain", "peak, relative to the loop without it", "1").ratio();
 const IN_PLACE: Metric = Metric::counted("in_place", "works in place", "1");
@@ -51,10 +54,19 @@ pub fn protocol() -> Protocol {
         .smoke(AsWritten::cross("3-checkpoint", Torch::Ours, Form::ALL, By::Pytorch))
         .passes(COUNT)
         .on(EVERYWHERE)
-        .metrics(&[RUNS, WARNINGS, TRAINED, UPDATE_ERROR, UNUSED, OF_PLAIN, IN_PLACE])
+        .metrics(&[RUNS, WARNINGS, TRAINED, UPDATE_ERROR, WHOLE_UPDATE_ERROR, UNUSED, OF_PLAIN, IN_PLACE])
         .claim(
-            claim("as-written", "1 2 3 5", "the guides' code runs as it stands")
+            Claim::ours("as-written", "the guides' code runs as it stands")
+                .on(BY_PYTHON)
                 .rule(value(RUNS).of(written).confirm(at_least(1.0)).refute(at_most(0.0))),
+        )
+        .claim(
+            claim("device-as-written", "2", "the block that asks is_available runs, with a GPU and without one")
+                .rule(value(RUNS).of(of("2-device")).confirm(at_least(1.0)).refute(at_most(0.0)))
+                .changed(
+                    "29 November 2026: judged by the guide's own block. The sentence had the verdict on all 17 blocks.",
+                )
+                .before(value(RUNS).of(written).confirm(at_least(1.0)).refute(at_most(0.0))),
         )
         .claim(
             claim("checkpoint-memory-as-written", "3", "the guide's checkpointing trains the layers that it wraps")
@@ -63,18 +75,28 @@ pub fn protocol() -> Protocol {
         .claim(
             claim(
                 "accumulate-memory-as-written",
-                "1 2",
-                "the guides' accumulation loop needs less memory than the loop without it",
+                "2",
+                "the guide's accumulation loop needs less memory than the same loop that steps after every batch",
             )
-            .rule(value(OF_PLAIN).of(accumulation).confirm(at_most(0.98)).refute(at_least(1.02))),
+            .rule(value(OF_PLAIN).of(of("2-accumulation")).less())
+            .changed(
+                "29 November 2026: of guide 2 alone, which puts it against an update after every batch; guide 1 speaks of larger batches. What \
+                 needs as much or more refutes: it had to be 1.02.",
+            )
+            .before(value(OF_PLAIN).of(accumulation).confirm(at_most(0.98)).refute(at_least(1.02))),
         )
         .claim(
             claim("accumulate-all-as-written", "1 2", "the guides' accumulation loop trains with every batch of an epoch")
                 .rule(value(UNUSED).of(accumulation).confirm(at_most(0.0)).refute(at_least(1.0))),
         )
         .claim(
-            claim("accumulate-normalise-as-written", "1 2", "the guides' accumulation loop updates as the larger batch does")
-                .rule(value(UPDATE_ERROR).of(accumulation).confirm(at_most(1e-3)).refute(at_least(1e-2))),
+            claim("accumulate-normalise-as-written", "2", "the guide's divided loss gives the larger batch's update")
+                .rule(value(WHOLE_UPDATE_ERROR).of(of("2-accumulation")).confirm(at_most(1e-3)).refute(at_least(1e-2)))
+                .changed(
+                    "29 November 2026: over 24 batches, which 8 divides, and of guide 2, which normalises. Over 20 the four that are left \
+                     over never update anything, which is another claim's fault.",
+                )
+                .before(value(UPDATE_ERROR).of(accumulation).confirm(at_most(1e-3)).refute(at_least(1e-2))),
         )
         .claim(
             claim("inplace-memory-as-written", "1", "the line that the guide avoids works in place")

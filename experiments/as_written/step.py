@@ -23,6 +23,8 @@ PROJECT = Path(__file__).resolve().parents[2]
 BLOCKS = PROJECT / "experiments/as_written/blocks"
 
 WIDTH, DEPTH, BATCH, BATCHES, STEPS = 256, 6, 64, 20, 8
+# Batches that the guides' eight accumulation steps divide: what is left over is another figure (`unused`).
+WHOLE = 3 * STEPS
 
 
 def layers(depth=DEPTH):
@@ -67,14 +69,14 @@ def model_on(device):
     return nn.Sequential(*layers()).to(device)
 
 
-def plain_loop(device, together=1, model=None):
+def plain_loop(device, together=1, model=None, batches=BATCHES):
     """The loop without a technique, over as many batches at once; gives what it trained."""
     model, criterion = model or model_on(device), nn.MSELoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     waiting = []
-    for number, batch in enumerate(Loader(device)):
+    for number, batch in enumerate(Loader(device, batches=batches)):
         waiting.append(batch)
-        if len(waiting) < together and number + 1 < BATCHES:
+        if len(waiting) < together and number + 1 < batches:
             continue
         inputs, labels = (torch.cat(parts) if together > 1 else parts[0] for parts in zip(*waiting))
         waiting.clear()
@@ -93,12 +95,12 @@ class Trial:
         self.source = (BLOCKS / f"{block}{'-corrected' if form == 'corrected' else ''}.py").read_text()
         self.warned, self.raised = set(), ""
 
-    def names(self):
+    def names(self, batches=BATCHES):
         """What the block finds around it."""
-        model, loader = model_on(self.device), Loader("cpu")
+        model, loader = model_on(self.device), Loader("cpu", batches=batches)
         names = {
             "torch": torch, "nn": nn, "device": self.device, "model": model, "loader": loader, "dataloader": loader, "accumulation_steps": STEPS,
-            "data_loader": Loader(self.device), "criterion": nn.MSELoss(), "dataset": Dataset(), "MyDataset": Dataset, "BATCH": BATCH,
+            "data_loader": Loader(self.device, batches=batches), "criterion": nn.MSELoss(), "dataset": Dataset(), "MyDataset": Dataset, "BATCH": BATCH,
             "DataLoader": torch.utils.data.DataLoader, "optimizer": torch.optim.SGD(model.parameters(), lr=0.001), "tensor": torch.tensor([1, 2, 3]),
             "MyModel": lambda: model, **dict.fromkeys(["P", "B", "A", "O", "D_param", "D_act", "D_opt"], 4),
         }  # fmt: skip
@@ -172,9 +174,16 @@ class Trial:
             after = [p.detach() for p in names["model"].parameters()]
             figure("trained", "1", sum(not torch.equal(a, b) for a, b in zip(after, before)) / len(before) if not self.raised else 0.0)
         if "accumulation" in self.block and self.computes and not self.raised:
-            wanted = [p.detach() - b for p, b in zip(plain_loop(self.device, STEPS).parameters(), before)]
-            apart = sum(float((a - b - w).double().square().sum()) for a, b, w in zip(after, before, wanted))
-            figure("update_error", "1", (apart / sum(float(w.double().square().sum()) for w in wanted)) ** 0.5)
+            figure("update_error", "1", self.apart(before, after, BATCHES))
+            names = self.names(WHOLE)
+            exec(compile(self.source, self.block, "exec"), names)
+            figure("whole_update_error", "1", self.apart(before, [p.detach() for p in names["model"].parameters()], WHOLE))
+
+    def apart(self, before, after, batches):
+        """How far an update is from that of the larger batches, relative to it."""
+        wanted = [p.detach() - b for p, b in zip(plain_loop(self.device, STEPS, batches=batches).parameters(), before)]
+        apart = sum(float((a - b - w).double().square().sum()) for a, b, w in zip(after, before, wanted))
+        return (apart / sum(float(w.double().square().sum()) for w in wanted)) ** 0.5
 
     @property
     def computes(self):

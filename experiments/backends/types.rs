@@ -37,12 +37,8 @@ pub fn grid() -> Grid<ByType> {
             Dtype::Fp16 => equal(1e-2),
         })
         .claim(
-            Claim::new(
-                "backends",
-                "3",
-                "it pays to compare backends: the same operation differs clearly in time from type to type",
-            )
-            .rule(ratio(TIME).of(|c: &ByType| c.dtype != Dtype::Fp32).holds(at_most(0.95))),
+            Claim::ours("backends", "the same operation takes a twentieth less time, or less still, in a type of 16 bits")
+                .rule(ratio(TIME).of(|c: &ByType| c.dtype != Dtype::Fp32).holds(at_most(0.95))),
         )
         .plot(
             bars(TIME)

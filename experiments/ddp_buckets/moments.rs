@@ -21,6 +21,7 @@ cell! { Moments { model: ModelName, batch: Batch, cap: Cap, moment: Moment, ddp:
 
 pub fn grid() -> Grid<Moments> {
     use Moment::*;
+    let by_default = |moment: Moment| move |c: &Moments| c.moment == moment && c.ddp == Way::Copies;
     let with_ddp = |moment: Moment| move |c: &Moments| c.moment == moment && matches!(c.ddp, Way::Copies | Way::Views);
     Grid::new("when the buckets appear", in_python)
         .compare::<Way>()
@@ -38,8 +39,11 @@ pub fn grid() -> Grid<Moments> {
             Claim::new("ddp-buckets", "4", "DDP takes a second model's size, at model load, for gradient buckets")
                 .on(BY_PYTHON)
                 // When: already at load, before there is any gradient. And for good: still there when the gradients are.
-                .rule(one_copy(value(EXTRA).of(with_ddp(Load))))
-                .rule(one_copy(value(EXTRA).of(with_ddp(ThirdBackward)))),
+                .rule(one_copy(value(EXTRA).of(by_default(Load))))
+                .rule(one_copy(value(EXTRA).of(by_default(ThirdBackward))))
+                .changed("29 November 2026: PyTorch's default, copies, alone; gradient_as_bucket_view=True had been judged with it.")
+                .before(one_copy(value(EXTRA).of(with_ddp(Load))))
+                .before(one_copy(value(EXTRA).of(with_ddp(ThirdBackward)))),
         )
         .plot(
             bars(LIVE)

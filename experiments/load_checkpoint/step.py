@@ -74,7 +74,7 @@ class Load:
             peak, held = lab.peak_resident(), lab.proportional()
             probe.sample("process_peak", "1", (peak - self.resident_before) / self.bytes)
             probe.sample("process_held", "1", (held - self.before) / self.bytes)
-        landed = sum(tensor.nbytes for tensor in state.values() if tensor.device == self.device)
+        landed = sum(tensor.nbytes for tensor in state.values() if tensor.device.type == self.device.type)
         probe.figure("landed", "1", landed / self.bytes)
         probe.figure("load_peak", "1", probe.peak() / self.bytes)
         probe.figure("held", "1", probe.live() / self.bytes)

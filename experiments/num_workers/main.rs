@@ -21,6 +21,7 @@ levels! {
     Work as "transform" "what is done to a sample":
     Heavy "a 500 x 375 JPEG read, decoded, randomly cropped and resized to 224, flipped, normalised",
     Light "3 x 32 x 32 bytes in memory, normalised",
+    Waits "5 ms of waiting, as for storage, and no work",
 }
 number! { Samples "samples in an epoch" }
 levels! {
@@ -50,6 +51,7 @@ pub fn protocol() -> Protocol {
         )
         .grid(loading::grid())
         .grid(waiting::grid())
+        .grid(waiting::ahead())
         .grid(training::grid())
         .grid(recipe::grid())
         .threat(

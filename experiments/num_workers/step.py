@@ -59,6 +59,14 @@ class Light(Dataset):
         return self.pixels[index].float() / 127.5 - 1.0, index
 
 
+class Waits(Light):
+    """Samples that wait, as for storage."""
+
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return super().__getitem__(index)
+
+
 class Waiting(Dataset):
     """Samples that wait as for storage: always as long, or one in sixteen very long and the others half as long."""
 
@@ -117,13 +125,15 @@ class Loading(Loads):
         self.data, self.count, self.seed = data, count, seed
 
     def gap(self, kept):
+        """Seconds until the workers are there, and until the first batch is."""
         few = Subset(self.data, range(min(2 * BATCH * self.count, len(self.data))))
         batches = loader(few, self.count, kept, self.seed)
         read(batches)
         start = time.perf_counter()
         batches = iter(batches)
+        there = time.perf_counter()
         next(batches)
-        return time.perf_counter() - start
+        return there - start, time.perf_counter() - start
 
     def run(self, probe):
         if not probe.timing:
@@ -145,10 +155,11 @@ class Loading(Loads):
         # As in the experiment: starting more of them would take its time.
         if self.count == CORES:
             pairs = [(self.gap(False), self.gap(True)) for _ in range(GAPS)]
-            new, kept = (sum(gaps) / GAPS for gaps in zip(*pairs))
-            probe.sample("gap_new", "s", new)
-            probe.sample("gap_kept", "s", kept)
-            probe.sample("gap_ratio", "x", kept / new)
+            for part, name in enumerate(["start", "gap"]):
+                new, kept = (sum(gap[part] for gap in gaps) / GAPS for gaps in zip(*pairs))
+                probe.sample(f"{name}_new", "s", new)
+                probe.sample(f"{name}_kept", "s", kept)
+                probe.sample(f"{name}_ratio", "x", kept / new)
             probe.sample("gap_share", "1", new / (new + seconds))
 
 
@@ -210,6 +221,40 @@ class Prefetching(Loads):
         probe.sample("proportional", "B", self.memory())
 
 
+class Counted(Dataset):
+    """Samples that count, over all workers, how many were loaded."""
+
+    def __init__(self):
+        self.loaded = torch.zeros(1, dtype=torch.int64).share_memory_()
+        self.lock = torch.multiprocessing.Lock()
+
+    def __len__(self):
+        return 64 * BATCH
+
+    def __getitem__(self, index):
+        with self.lock:
+            self.loaded += 1
+        return index
+
+
+class Ahead:
+    """How many batches the workers load before the training takes the first."""
+
+    def __init__(self, factor):
+        self.options = {} if factor == "default" else {"prefetch_factor": int(factor)}
+
+    def run(self, probe):
+        data = Counted()
+        batches = loader(data, CORES, False, 1, **self.options)
+        waiting, seen = iter(batches), -1
+        # Until a second brings no more.
+        while seen != (seen := int(data.loaded)) or not seen:
+            time.sleep(1.0)
+        probe.figure("ahead", "1", seen / BATCH / CORES)
+        probe.figure("asked", "1", self.options.get("prefetch_factor", 2))
+        del waiting
+
+
 class Recipe(Loads):
     """Guide 3's loader with all of its settings, or the plain one: three epochs from the start of the loader."""
 
@@ -260,11 +305,13 @@ NETWORKS = {"pooled": pooled, "convolutions": convolutions, "resnet50": lambda: 
 
 
 def prepare(cell, bench):
+    if "prefetch_factor" in cell:
+        return Ahead(cell["prefetch_factor"])
     if "prefetch" in cell:
         return Prefetching(cell.number("prefetch"), bench.seed)
     if "loader" in cell:
         return Recipe(Heavy(cell.number("samples")), cell["loader"], bench.seed)
-    data = {"heavy": Heavy, "light": Light}[cell["transform"]](cell.number("samples"))
+    data = {"heavy": Heavy, "light": Light, "waits": Waits}[cell["transform"]](cell.number("samples"))
     if "model" in cell:
         return Training(data, workers(cell["workers"]), bench, NETWORKS[cell["model"]])
     return Loading(data, workers(cell["workers"]), bench.seed)

@@ -32,12 +32,20 @@ pub fn grid() -> Grid<Copies> {
         .claim(
             Claim::new("pin-faster", "3 5", "transfers from pinned memory are faster")
                 .on(&[Platform::Gpu])
-                .rule(pinned(ratio(BANDWIDTH)).of(|c| c.bytes.0 >= 1 << 20).confirm(at_least(1.20)).refute(at_most(1.02))),
+                .rule(pinned(ratio(BANDWIDTH)).of(|c| c.bytes.0 >= 1 << 20).more())
+                .changed("29 November 2026: the guides say faster, and not how much; 1.20 times had been asked.")
+                .before(pinned(ratio(BANDWIDTH)).of(|c| c.bytes.0 >= 1 << 20).confirm(at_least(1.20)).refute(at_most(1.02))),
         )
         .claim(
             Claim::new("pin-larger", "5", "the larger the data, the larger the gain from pinning")
                 .on(&[Platform::Gpu])
-                .rule(pinned(trend(BANDWIDTH)).along::<Bytes>().holds(at_least(0.8))),
+                .rule(pinned(saved_trend(TIME)).along::<Bytes>().holds(at_least(0.8)))
+                .rule(pinned(trend(BANDWIDTH)).along::<Bytes>().holds(at_least(0.8)).informational())
+                .changed(
+                    "29 November 2026: the guide speaks of time, so the time that is saved is judged, and the ratio stands beside it. The ratio \
+                     levels off where the link is full.",
+                )
+                .before(pinned(trend(BANDWIDTH)).along::<Bytes>().holds(at_least(0.8))),
         )
         .claim(
             Claim::published("pin-h2d-gen5", "nvbandwidth logs", "55.4 GB/s from host to device over PCI Express generation 5 x16")

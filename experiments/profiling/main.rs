@@ -94,7 +94,7 @@ fn grid() -> Grid<Looked> {
         .check(|_| equal(1e-5)) // the same kernels on the same numbers: who looks changes nothing
         .judged_on(&[Platform::Python])
         .claim(
-            Claim::new("profiler", "2 3", "profiling tools show time and memory by operation")
+            Claim::new("profiler", "3", "profiling tools show time and memory by operation")
                 .rule(value(MEMORY_TOLD).of(profilers).confirm(at_least(0.95)).refute(at_most(0.05)))
                 .rule(value(TIME_TOLD).of(profilers).confirm(at_least(0.75)).refute(at_most(0.50))),
         )
@@ -111,7 +111,7 @@ fn grid() -> Grid<Looked> {
                 .rule(value(PEAK_TOLD).at(Memlab).confirm(within(0.99..=1.01)).refute(outside(0.90..=1.10))),
         )
         .claim(
-            Claim::new("peak-statistics", "2 3", "max_memory_allocated is the peak GPU memory")
+            Claim::new("peak-statistics", "3", "max_memory_allocated is the peak GPU memory")
                 .rule(value(ALLOCATED_SHARE).at(Statistics).confirm(at_least(0.95)).refute(at_most(0.90))),
         )
         .plot(bars(RECORDING).named("cost").caption("Time of a step while a tool records it, against no tool").by::<Bound>())

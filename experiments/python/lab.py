@@ -24,6 +24,7 @@ import time
 import types
 from dataclasses import dataclass, field
 
+import conditions
 import exchange
 import meter
 import torch
@@ -254,8 +255,8 @@ def _run(prepare, spec):
         status, reason, rows = run(prepare_alike, spec, bench)
     except Exception as error:  # Whatever it was becomes a row.
         status, reason, rows = _failed(error)
-    for metric, unit, value, index in rows:
-        tell({"sample": {"metric": metric, "unit": unit, "value": float(value), "sample": index, "reason": ""}})
+    for metric, unit, value, index, *why in rows:
+        tell({"sample": {"metric": metric, "unit": unit, "value": float(value), "sample": index, "reason": "".join(why)}})
     tell({"end": {"status": status, "reason": reason}})
     gc.collect()
     if not multiprocessing.active_children():
@@ -399,8 +400,8 @@ def _time(prepare, spec, bench):
     timing = getattr(step, "timing", Timing())
     probe = Probe(timing=True)
     steps, spent, last = 0, 0.0, math.inf
-    # A GPU that was idle takes its time to reach its clock.
-    least = max(timing.warm_up_seconds, 0.3) if bench.device.type == "cuda" and timing.warm_up_steps else timing.warm_up_seconds
+    # A GPU that was idle takes its time to reach its clock, and boosts for some tenths of a second under load: as of steps in Rust.
+    least = max(timing.warm_up_seconds, 1.0) if bench.device.type == "cuda" and timing.warm_up_steps else timing.warm_up_seconds
     while steps < timing.warm_up_steps or spent < least:
         last = _seconds(lambda: step.run(probe), bench.device)
         spent += last
@@ -408,21 +409,31 @@ def _time(prepare, spec, bench):
     probe.samples.clear()
     batch = max(1, math.ceil(timing.least_sample / max(last, 1e-9)))
     items = batch * getattr(step, "items", 1.0)
-    rows = []
+    rows, watch, throttled = [], conditions.Conditions(bench.device), 0
     for index in range(timing.samples):
 
         def body():
             for _ in range(batch):
                 step.run(probe)
 
+        _, before, joules = watch.read()
         seconds = _seconds(body, bench.device)
+        readings, after, more = watch.read()
+        why = before or after
+        throttled += bool(why)
+        rows += [(metric, unit, value, index) for metric, unit, value in readings]
+        if joules is not None and more is not None:
+            # What is read after a sample is an idle device's power.
+            rows.append(("sample_power", "W", (more - joules) / seconds, index))
         # A procedure that gives the times of its parts itself has no time of its own.
         if not getattr(step, "times_itself", False):
-            rows.append(("time", "s", seconds / items, index))
+            rows.append(("time", "s", seconds / items, index, f"throttled: {why}" if why else ""))
     counts = {}
     for metric, unit, value in probe.samples:
         rows.append((metric, unit, value, counts.setdefault(metric, 0)))
         counts[metric] += 1
+    if throttled == timing.samples:
+        return "invalid", "every sample was taken while the device was throttled", rows
     return "ok", "", rows
 
 

@@ -10,7 +10,7 @@ use harness::lab::*;
 
 const NEXT_PEAK: Metric = bytes("next_peak", "peak, later");
 const LOADED: Metric = Metric::counted("loaded", "after load / model", "x");
-const FORWARDED: Metric = Metric::counted("forwarded", "after forward / (model + activations)", "x");
+const FORWARDED: Metric = Metric::counted("forwarded_saved", "after forward / (model + what autograd saves)", "x");
 const BACKWARDED: Metric = Metric::counted("backwarded", "after backward / model", "x");
 const PEAKED: Metric = Metric::counted("peaked", "later peak / sum of all four", "x");
 /// In the order of the table.
@@ -140,7 +140,7 @@ activations = 4 * (2 * 2 * 64 * 32 + 64 * 10 + 2)
 for found in dropped, zeroed:
     assert (found["after_load"], found["activations"], found["after_forward"]) == (model, activations, model + activations), found
     assert (found["after_backward"], found["optimizer_state"]) == (2 * model, 2 * model + steps), found
-    assert (found["loaded"], found["forwarded"], found["backwarded"]) == (1, 1, 2), found
+    assert (found["loaded"], found["forwarded_saved"], found["backwarded"]) == (1, 1, 2), found
 # Gradients that are kept are there in the next forward pass, and those that are new come on top of them for a moment.
 without, kept = (stages[2, "forward"][-1] for stages in drawn)
 assert kept["gradients"] == model and without["gradients"] == 0 and step_timeline.total(kept) - step_timeline.total(without) == model

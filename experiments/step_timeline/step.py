@@ -113,8 +113,24 @@ class Phases:
         self.trainer = trainer = Trainer(self.cell, self.bench)
         trainer.zeroes = self.cell["zero-grad"] == "zero"
         ended(0, "load")
+        self.saved = {}
+        saving = torch.autograd.graph.saved_tensors_hooks(self.save, lambda tensor: tensor)
         for iteration in range(1, ITERATIONS + 1):
-            trainer.step(lambda phase: ended(iteration, "step" if phase == "optimizer" else phase))
+            if iteration == 1:
+                saving.__enter__()
+
+            def over(phase):
+                if (iteration, phase) == (1, "forward"):
+                    saving.__exit__()
+                ended(iteration, "step" if phase == "optimizer" else phase)
+
+            trainer.step(over)
+
+    def save(self, tensor):
+        """What autograd keeps for the backward pass, by its own word: each storage once."""
+        storage = tensor.untyped_storage()
+        self.saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
 
     def tell(self, timeline, iteration, phase):
         trainer = self.trainer
@@ -152,7 +168,9 @@ class Phases:
         ]:
             probe.figure(metric, "B", value)
         probe.figure("loaded", "x", loaded / model)
-        probe.figure("forwarded", "x", forwarded / (model + kept))
+        own = {tensor.untyped_storage().data_ptr() for tensor in [*self.trainer.model.parameters(), *self.trainer.model.buffers(), *self.trainer.batch]}
+        saved = sum(bytes for address, bytes in self.saved.items() if address not in own)
+        probe.figure("forwarded_saved", "x", forwarded / (model + saved))
         probe.figure("backwarded", "x", backwarded / model)
         probe.figure("peaked", "x", peak / everything)
 

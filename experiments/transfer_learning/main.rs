@@ -43,9 +43,9 @@ pub fn protocol() -> Protocol {
         // Of the part that is trained in any case; the same kernels on the same numbers.
         .check(|_| equal(1e-5))
         .claim(
-            Claim::new(
+            // Guide 3 proposes to try it, and says nothing of what comes of it.
+            Claim::ours(
                 "scale",
-                "3",
                 "transfer learning scales: with a frozen backbone a step needs much less memory and time than full training",
             )
             .rule(ratio(PEAK).of(is_frozen).confirm(at_most(0.60)).refute(at_least(0.90)))

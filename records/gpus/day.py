@@ -1,6 +1,11 @@
-"""`vramlab gpu-day`: what half an hour on a machine with a GPU is worth most for, in that order, until the time is over."""
+"""`vramlab gpu-day`: what a quarter of an hour on a machine with a GPU is worth most for, in that order, until the time is over.
+
+First comes what is still open: cells that decide claims which no GPU has decided yet (report/data/verdicts.csv), each with the seconds that its
+passes took or would take on an H100 and an H200. Every task writes its rows as they come.
+"""
 
 import argparse
+import csv
 import os
 import signal
 import subprocess
@@ -9,19 +14,34 @@ import tarfile
 import time
 from pathlib import Path
 
-HALF_HOUR = 30 * 60
+QUARTER = 15 * 60
 # The card that a rehearsed day has.
 STAND_IN = "h200"
 # A task with less time than this is not begun, and one that is asked to stop may take so long to; seconds.
 LEAST, ASKED = 5, 20
 
-# The most telling first, each with the seconds that it may take of the time: what it took on an H200, where that is known, and some more.
+# What is open: seconds, and the commands of a task: an experiment, its profile, rounds and filter; and the claims and published figures that it decides.
+OPEN = {
+    "open-convolutions": (170, [("convolutions", "full", 5, "model=resnet50 batch=128 precision=amp-bf16")],
+                          ["channels-last-faster", "cudnn-benchmark", "channels-last-apex"]),
+    "open-amp": (110, [("amp", "full", 5, "model=resnet50 batch=128 bound=compute|bound=recipe")], ["amp-faster", "amp-recipe"]),
+    "open-as_written": (100, [("as_written", "quick", 1, "block=(1-pinned|2-device|2-move|2-free|2-accumulation|2-peak|3-amp|3-peak|3-profiler|5-pinned) torch=2.11")],
+                        ["as-written", "device-as-written", "accumulate-memory-as-written"]),
+    "open-checkpointing": (110, [("checkpointing", "full", 5, "model=(mlp|gpt) .*policy=(none|every-block)")], ["checkpoint-memory", "chen-sqrt"]),
+    "open-empty_cache": (95, [("empty_cache", "full", 5, "steps=10 ")], ["empty-cache", "empty-cache-cost"]),
+    "open-accumulation": (110, [("accumulation", "full", 5, "model=gpt-12x768 batch=256 hold=effective-batch k=(1|4)|hold=micro-batch k=8")],
+                          ["accumulate-speed"]),
+    "open-pin_memory": (150, [("pin_memory", "quick", 5, "tensors=|read="), ("pin_memory", "quick", 40, "bound=small-data")],
+                        ["pin-nonblocking", "pin-stale", "pin-small"]),
+}
+# After it the most telling first, each with the seconds that it may take of the time: what it took on an H200, where that is known, and some more.
 # smoke-: an experiment's smallest cells; decide-: its quick cells that claims rest on which only a GPU can decide; events-: each allocation of a
 # step of a language model, on the GPU and simulated, by pass and length; an experiment's name alone: all of it.
 DAY = {
-    "doctor": 60, "calibrate": 60, "outside": 60, "programs": 240, "decide-pin_memory": 480, "decide-amp": 60, "decide-profiling": 200,
+    **{task: seconds for task, (seconds, _, _) in OPEN.items()},
+    # After the quarter of an hour.
+    "doctor": 60, "calibrate": 120, "outside": 60, "programs": 400, "decide-pin_memory": 480, "decide-amp": 60, "decide-profiling": 200,
     "decide-backends": 120, "times": 300, "events-training-128": 90, "events-inference-128": 60,
-    # After the half hour.
     "events-training-512": 120, "reference-memory": 180, "smoke-pin_memory": 60, "smoke-agreement": 60, "smoke-amp": 60,
     "smoke-profiling": 60, "smoke-empty_cache": 60, "smoke-memory_model": 60, "smoke-ddp_buckets": 60, "smoke-free_tensors": 60,
     # What only a GPU can judge.
@@ -47,6 +67,8 @@ is_stopped = False
 def experiment_of(task):
     """How the task runs an experiment, and which; None of other tasks."""
     kind, _, name = task.partition("-")
+    if kind == "open":
+        return OPEN[task][1][0][1], name
     if kind in ("smoke", "decide"):
         return {"smoke": "smoke", "decide": "quick"}[kind], name
     return None if name or task in ("doctor", "calibrate", "outside", "programs", "times") else ("full", task)
@@ -71,6 +93,11 @@ class Day:
         simulated = [*rehearse, "--writes", "--steps", "all", "--"]
         # A program that knows of no stand-in.
         on_card = simulated if self.rehearse else []
+        if task in OPEN:
+            device = f"fake-cuda:{STAND_IN}" if self.rehearse else "cuda"
+            common = ["--device", device, "--budget", str(max(1, int(seconds))), "--out", self.out / "open"]
+            rounds = lambda number: str(1 if self.rehearse else number)
+            return [[self.programs / name, *common, "--profile", profile, "--rounds", rounds(number), "--filter", cells] for name, profile, number, cells in OPEN[task][1]]
         if found := experiment_of(task):
             profile, name = found
             device, folder = f"fake-cuda:{STAND_IN}" if self.rehearse else "cuda", {"quick": "decided", "full": "results"}.get(profile, profile)
@@ -119,10 +146,11 @@ class Day:
         say(f"planned on {'a simulated GPU' if self.rehearse else self.card}:")
         for task in tasks:
             own, most = self.passes(task), DAY[task]
-            decides = f", decides {', '.join(DECIDES[task[7:]][0])}" if task.startswith("decide-") else ""
+            claims = OPEN[task][2] if task in OPEN else DECIDES[task[7:]][0] if task.startswith("decide-") else []
+            decides = f", decides {', '.join(claims)}" if claims else ""
             say(f"  {task}: {own} passes, at most {most} s{decides}")
-            if seconds <= HALF_HOUR < seconds + most:
-                say(f"  -- half an hour reaches to here: {passes} passes")
+            if seconds <= QUARTER < seconds + most:
+                say(f"  -- a quarter of an hour reaches to here: {passes} passes, {seconds} s")
             passes, seconds = passes + own, seconds + most
         say(f"  in all {passes} passes, at most {-(-seconds // 60)} minutes")
 
@@ -172,13 +200,21 @@ def signal_group(group, number):
         pass
 
 
+def decided_on_gpus():
+    """Claims that a GPU's figures have decided, by the report's table of verdicts."""
+    table = Path(__file__).resolve().parents[2] / "report/data/verdicts.csv"
+    rows = csv.DictReader(table.open()) if table.exists() else []
+    settled = ("confirmed", "refuted", "depends", "falls short", "reproduced", "not reproduced")
+    return {row["claim"] for row in rows if row["machine"].startswith("nvidia-") and row["carries"] == "true" and row["verdict"] in settled}
+
+
 def say(text):
     print(text, flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(prog="vramlab gpu-day")
-    parser.add_argument("--minutes", type=int, default=30)
+    parser.add_argument("--minutes", type=int, default=15)
     parser.add_argument("--out", default="gpu-day")
     parser.add_argument("--only", default="")
     parser.add_argument("--rehearse", action="store_true")
@@ -188,7 +224,12 @@ def main():
     end, only = time.monotonic() + 60 * options.minutes, [name for name in options.only.split(",") if name]
     for unknown in (name for name in only if name not in DAY):
         sys.exit(f"vramlab: there is no task '{unknown}'; there are {', '.join(DAY)}")
-    tasks, failed, left = [task for task in DAY if not only or task in only], [], []
+    decided = decided_on_gpus()
+    is_open = lambda task: task not in OPEN or not decided.issuperset(OPEN[task][2])
+    tasks, failed, left = [task for task in DAY if (task in only if only else is_open(task))], [], []
+    if options.rehearse and not only:
+        # What the first quarter of an hour does.
+        tasks = [task for task in tasks if task in OPEN]
 
     def stop(*_):
         global is_stopped

@@ -187,7 +187,8 @@ def run(options):
             for row in several.map(lambda program: run_one(program, options.python, Path(folder)), programs(options.names)):
                 rows.append(row)
                 print(json.dumps(row), flush=True)
-    write(options.out, MEASURED, rows)
+                # As they come: what is cut short leaves those that are done.
+                write(options.out, MEASURED, rows)
     ran = next((row for row in rows if "gpu" in row), {})
     about = {key: ran.get(key) for key in ("gpu", "torch", "memory", "cudnn")}
     about |= {"date": datetime.date.today().isoformat(), "cuda": os.environ.get("CUDA_VERSION"), "seconds": round(time.time() - began)}

@@ -11,7 +11,7 @@ use record::rules::{
 };
 
 const UNSAID: &Rounds = &Rounds::unsaid();
-const ON_CPU: RunContext = RunContext { profile: Profile::Quick, device: Platform::Cpu, rounds: UNSAID };
+const ON_CPU: RunContext = RunContext { machine: "", profile: Profile::Quick, device: Platform::Cpu, rounds: UNSAID };
 
 fn claim(id: &str, on: &[Platform], rule: impl Into<PlainRule>) -> Claim {
     let (from, text) = (String::new(), String::new());
@@ -207,6 +207,7 @@ fn of_trend() -> PlainProtocol {
                 of: "model=gpt".into(),
                 confirm: Bound::AtLeast(0.8),
                 refute: Bound::AtMost(0.8),
+                saved: false,
             },
         )],
         ..protocol()

@@ -2,4 +2,5 @@
 
 mod journal;
 mod judge;
+mod questions;
 mod simulation;

@@ -119,7 +119,7 @@ const REPETITIONS: u32 = 600;
 /// Share of runs in which some look decides some comparison of each claim, where the true effect lies on the threshold: every decision is
 /// false. So no way of stopping at a look can be wrong more often.
 fn decided_by_noise(noise: SimulatedNoise, profile: Profile, looks: &[u32], judged_by: &Rounds) -> [f64; 2] {
-    let taken = RunContext { profile, device: Platform::Cpu, rounds: judged_by };
+    let taken = RunContext { machine: "", profile, device: Platform::Cpu, rounds: judged_by };
     let mut decided = [0; 2];
     for seed in 0..REPETITIONS {
         let mut machine = SimulatedMachine { random: ChaCha8Rng::seed_from_u64(u64::from(seed)), noise, run: 0.0 };
@@ -163,7 +163,7 @@ fn looking_again_for_nothing_decides_by_noise_too_often() {
 #[test]
 fn an_effect_beyond_the_threshold_is_decided_rightly() {
     let rounds = usual(Profile::Full);
-    let taken = RunContext { profile: Profile::Full, device: Platform::Cpu, rounds: &rounds };
+    let taken = RunContext { machine: "", profile: Profile::Full, device: Platform::Cpu, rounds: &rounds };
     let mut machine = SimulatedMachine { random: ChaCha8Rng::seed_from_u64(1), noise: SimulatedNoise::Processes, run: 0.0 };
     let mut records = Vec::new();
     (1..=5).for_each(|round| machine.round(round, 0.6, &mut records));

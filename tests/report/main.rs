@@ -1,5 +1,6 @@
 //! What a reader notices about a report: every claim, every machine, every failure, pictures that are whole, the same bytes twice.
 
+mod claims;
 mod commands;
 mod committed;
 mod damaged;

@@ -190,6 +190,10 @@ impl Subcommands {
 
 fn run(command: Subcommands) -> Result<u8> {
     match command {
+        Subcommands::Diff { a, b, .. } if [&a, &b].iter().all(|file| file.extension().is_some_and(|end| end == "csv")) => {
+            print!("{}", report::diff_verdicts(&a, &b)?);
+            Ok(0)
+        }
         Subcommands::Diff { a, b, json } if a.is_file() || b.is_file() => diff::answers(&a, &b, json.as_deref()),
         Subcommands::Diff { a, b, .. } => {
             print!("{}", report::diff(&a, &b)?);

@@ -1,4 +1,4 @@
-//! `vramlab gpu-day`: what half an hour on a machine with a GPU is worth most for. `records/gpus/day.py` goes through it.
+//! `vramlab gpu-day`: what a quarter of an hour on a machine with a GPU is worth most for. `records/gpus/day.py` goes through it.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -12,7 +12,7 @@ use std::process::Command;
 #[derive(Debug, Clone, Args)]
 pub struct GpuDayOptions {
     /// Stop after so many minutes; called again, it goes on where it stopped
-    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=1440))]
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=1440))]
     minutes: u64,
 
     /// Folder of results and logs; DIR.tar.xz is what to carry home

@@ -1,5 +1,6 @@
 //! Claims and published figures as the report shows them, each with its evidence.
 
+use super::guides::{compared, quotes};
 use super::markup::{Markdown, slug};
 use super::plots::grouped;
 use super::prose::{self, Against};
@@ -35,20 +36,20 @@ pub fn guides_of(from: &str) -> impl Iterator<Item = usize> {
     from.split_whitespace().filter_map(|number| number.parse().ok())
 }
 
-/// The guides that make a claim, as links to the list of guides.
-pub fn guides(from: &str) -> Markdown {
-    let known = guides_of(from).filter(|number| (1..=GUIDES.len()).contains(number));
-    let links = known.map(|number| Markdown::link(&number.to_string(), "guides.md").as_str().to_string());
-    Markdown::trusted(links.collect::<Vec<_>>().join(", "))
+/// A guide by its title, with its address where that is known.
+pub fn title(guide: &Guide) -> Markdown {
+    if guide.address.is_empty() { Markdown::text(guide.title) } else { Markdown::link(guide.title, guide.address) }
 }
 
 /// One claim on one machine, its effect first.
 #[derive(Debug, Clone, Serialize)]
 pub struct VerdictRow {
     pub effect: String,
+    /// The guides' sentences, or the claim where no guide makes it.
     pub claim: Markdown,
     pub id: String,
-    pub guides: Markdown,
+    /// What was compared, and where.
+    pub compared: String,
     pub machine: String,
     #[serde(skip)]
     device: &'static str,
@@ -243,9 +244,9 @@ pub fn verdicts(runs: &[Recorded]) -> Vec<VerdictRow> {
                     device,
                     yours: Vec::new(),
                     is_own: run.is_own,
-                    claim: Markdown::text(text),
+                    claim: quotes(id, text),
                     id: slug(id),
-                    guides: guides(&judgement.of.from),
+                    compared: compared(&run.protocol, &judgement.evidence),
                     machine: prose::whose(judgement.platform, &run.machine),
                     verdict: prose::standing(judgement, Against::Claim),
                     kind: if judgement.carries { judgement.verdict.to_string() } else { "informational".to_string() },

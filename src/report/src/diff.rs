@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// Effects whose estimates are this close are not called different, however narrow their intervals: counted bytes have none.
-const CLOSE: f64 = 0.02;
+const CLOSE: f64 = record::protocol::NOISE;
 
 /// What two result folders of machines, `results/MACHINE`, have in common and where they differ, as text.
 pub fn diff(a: &Path, b: &Path) -> Result<String> {

@@ -1,13 +1,14 @@
 //! The front page: what to do first, every technique in order of what it saves, what the guides' claims come to, and what is not known.
 
-use super::claims::{GUIDES, VerdictRow, claims_of, guides_of};
+use super::claims::{GUIDES, VerdictRow, claims_of, guides_of, title};
 use super::effects::Effect;
 use super::findings::{Findings, FoundEffect};
+use super::ladder::Ladder;
 use super::markup::Markdown;
 use super::pages::Page;
 use super::prose;
 use super::recorded::Recorded;
-use base::units::percent;
+use base::units::{change, percent};
 use minijinja::{Value, context};
 use record::judge::Verdict;
 use record::protocol::{PEAK, Platform, SubjectKind};
@@ -17,7 +18,7 @@ use std::collections::BTreeMap;
 const OF_GUIDES: [&str; 7] = ["accumulation", "checkpointing", "amp", "inplace", "empty_cache", "pin_memory", "num_workers"];
 
 /// What the results say of all techniques at once, for the front page, the guides' page and README.
-pub fn front(findings: &Findings, pages: &[Page]) -> Value {
+pub fn front(findings: &Findings, pages: &[Page], order: Option<&Ladder>) -> Value {
     let own = findings.own;
     let line = |page: &Page| {
         let experiment = findings.experiments.iter().find(|experiment| experiment.name() == page.name);
@@ -30,7 +31,10 @@ pub fn front(findings: &Findings, pages: &[Page]) -> Value {
             said.collect::<Vec<_>>().join("; ")
         });
         let standing = &*page.words.standing;
+        let (saves, costs) = saves_and_costs(page, effects, order);
         context! {
+            saves,
+            costs,
             title => &page.title,
             file => &page.file,
             standing => if standing.is_empty() { "no editor has written it up yet" } else { standing },
@@ -50,6 +54,30 @@ pub fn front(findings: &Findings, pages: &[Page]) -> Value {
         unknown => unknown.collect::<Vec<_>>(),
         trust => trust(findings, pages),
     }
+}
+
+/// What a technique saves of memory and costs in time: of models of full size where it was rehearsed on them, else of the lab's own cells.
+fn saves_and_costs(page: &Page, effects: &[FoundEffect], order: Option<&Ladder>) -> (String, String) {
+    let rehearsed =
+        page.words.blocks.iter().flat_map(|block| &block.head).find_map(|head| head.strip_prefix('`')?.strip_suffix('`'));
+    if let Some((order, technique)) = order.zip(rehearsed) {
+        let range = |is_time: bool| {
+            let all = order.ratios(technique, is_time, "");
+            let (low, high) = (all.iter().copied().reduce(f64::min)?, all.iter().copied().reduce(f64::max)?);
+            Some(format!("{}, predicted", change(low, high)))
+        };
+        let dash = || "–".to_string();
+        return (range(false).unwrap_or_else(dash), range(true).unwrap_or_else(dash));
+    }
+    let said = |is_time: bool| {
+        let of = |found: &'_ FoundEffect<'_>| if is_time { found.time.clone() } else { found.memory.clone() };
+        let all = effects.iter().flat_map(of).filter(|effect| !effect.is_own);
+        // One of several devices: a GPU, or else what predicts one.
+        let ranks = ["GPU", "simulated GPU", "CPU", "PyTorch in Python"];
+        let best = all.min_by_key(|effect| ranks.iter().position(|device| *device == effect.device));
+        best.map_or("–".to_string(), |effect| format!("{}, {}", effect.change(), effect.device))
+    };
+    (said(false), said(true))
 }
 
 /// Which figures come from where.
@@ -115,8 +143,7 @@ fn guides(findings: &Findings) -> Vec<Value> {
         if counts.is_empty() && yours.is_empty() {
             continue;
         }
-        let title = if guide.address.is_empty() { Markdown::text(guide.title) } else { Markdown::link(guide.title, guide.address) };
-        lines.push(context! { title, counts, yours });
+        lines.push(context! { title => title(guide), counts, yours });
     }
     lines
 }

@@ -1,67 +1,118 @@
-//! The guides whose claims are tested.
+//! The guides' own sentences, word for word, and what became of each.
 
+use super::claims::{self, GUIDES};
 use super::findings::Findings;
 use super::markup::Markdown;
-use super::pages::Page;
 use super::prose::{self, Against};
 use minijinja::{Value, context};
-use record::judge::Verdict;
-use record::protocol::SubjectKind;
+use record::judge::{Evidence, Judgement, Verdict};
+use record::protocol::PlainProtocol;
+use serde::Deserialize;
+use std::sync::LazyLock;
 
-/// The guides' sentences and the claims that put them to the test.
-const SENTENCES: &str = include_str!("sentences.csv");
+/// One thing that a sentence of a guide says. A sentence that says several has a row for each.
+#[derive(Debug, Deserialize)]
+pub struct Sentence {
+    /// From 1, by their place in [`GUIDES`].
+    pub guide: usize,
+    /// Word for word, line ends apart.
+    pub original: String,
+    /// Empty where the original is English or code.
+    pub translation: String,
+    /// The claim that puts it to the test; empty where nothing does.
+    pub claim: String,
+    /// The metric that it is about.
+    #[expect(dead_code, reason = "a test holds it against the claim's rule")]
+    effect: String,
+    #[expect(dead_code, reason = "a test holds it against the claim's rule")]
+    side: String,
+    /// How much, only where the guide says it; or, without a claim, why it is not judged.
+    #[serde(rename = "how much or why it is not judged")]
+    pub how_much: String,
+}
 
-/// What ends the id of a claim about a guide's own code for another claim.
-const AS_WRITTEN: &str = "-as-written";
+/// In the guides' order.
+pub static SENTENCES: LazyLock<Vec<Sentence>> = LazyLock::new(|| {
+    let rows = csv::ReaderBuilder::new().delimiter(b';').from_reader(include_bytes!("sentences.csv").as_slice());
+    rows.into_deserialize().collect::<Result<_, _>>().unwrap_or_default()
+});
 
-/// Every sentence of the guides that says something of memory or speed, in their order, with what became of it.
+impl Sentence {
+    /// `1: "original": translation`.
+    pub fn quoted(&self) -> Markdown {
+        let number = Markdown::link(&self.guide.to_string(), "guides.md");
+        let translation = if self.translation.is_empty() { String::new() } else { format!("<br>{}", text(&self.translation)) };
+        Markdown::trusted(format!("{}: “{}”{translation}", number.as_str(), text(&self.original)))
+    }
+}
+
+fn text(text: &str) -> String {
+    Markdown::text(text).as_str().to_string()
+}
+
+/// The sentences that a claim puts to the test, or the claim's own words where no guide makes it.
+pub fn quotes(id: &str, own: &str) -> Markdown {
+    let quotes: Vec<String> =
+        SENTENCES.iter().filter(|sentence| sentence.claim == id).map(|s| s.quoted().as_str().to_string()).collect();
+    if quotes.is_empty() { Markdown::text(own) } else { Markdown::trusted(quotes.join("<br>")) }
+}
+
+/// Of more parts than this the first are told.
+const FEW_PARTS: usize = 2;
+
+/// What was compared, in the words of the parts that decide.
+pub fn compared(protocol: &PlainProtocol, evidence: &[Evidence]) -> String {
+    let judged = || evidence.iter().filter(|part| part.is_judged && !part.comparisons.is_empty());
+    let any_decides = judged().any(|part| part.decides);
+    let parts = judged().filter(|part| part.decides || !any_decides);
+    let all = base::order::distinct(parts.map(|part| part.rule.comparison(&protocol.metrics)));
+    let more = all.len().saturating_sub(FEW_PARTS);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    format!("{}{more}", all.iter().take(FEW_PARTS).cloned().collect::<Vec<_>>().join("; "))
+}
+
+/// Every sentence of the guides that says something of memory or speed, with what became of it.
 pub fn sentences(findings: &Findings) -> Vec<Value> {
-    let row = |line: &'static str| {
-        // A sentence may have a semicolon of its own.
-        let (guide, rest) = line.split_once(';')?;
-        let (says, claims) = rest.rsplit_once(';')?;
-        let (mut verdicts, mut pages) = (Vec::new(), Vec::new());
-        for id in claims.split(' ') {
-            for (own_code, id) in [("", id.to_string()), ("its own code: ", format!("{id}{AS_WRITTEN}"))] {
-                for experiment in &findings.experiments {
-                    let runs = experiment.runs.iter().filter(|run| !run.is_own);
-                    let of_claim = runs.flat_map(|run| &run.judgements).filter(|j| j.of.id == id && j.carries);
-                    let said: Vec<String> = of_claim
-                        .filter(|j| j.verdict != Verdict::NotMeasured)
-                        .map(|j| format!("{own_code}{}, {}", prose::standing(j, Against::Claim), prose::platform(j.platform)))
-                        .collect();
-                    if !said.is_empty() {
-                        pages.push(Markdown::link(&experiment.runs[0].protocol.title, &experiment.page()));
-                        verdicts.extend(said);
-                    }
+    let row = |sentence: &Sentence| {
+        let (mut compared_by, mut effects, mut verdicts, mut pages) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for experiment in &findings.experiments {
+            for run in experiment.runs.iter().filter(|run| !run.is_own) {
+                let is_told = |j: &&Judgement| j.of.id == sentence.claim && j.carries && j.verdict != Verdict::NotMeasured;
+                for judged in run.judgements.iter().filter(is_told) {
+                    compared_by.push(compared(&run.protocol, &judged.evidence));
+                    effects.push(prose::effect_of_all(&run.protocol, &judged.evidence));
+                    verdicts.push(format!(
+                        "{}, {}",
+                        prose::standing(judged, Against::Claim),
+                        prose::whose(judged.platform, &run.machine)
+                    ));
+                    let page = Markdown::link(&experiment.runs[0].protocol.title, &experiment.page());
+                    pages.push(page.as_str().to_string());
                 }
             }
         }
         if verdicts.is_empty() {
-            let untested = "– not put to the test: it would endanger the machine";
-            verdicts.push(if claims.is_empty() { untested } else { "– not known yet: needs a GPU" }.to_string());
+            verdicts.push(match sentence.claim.is_empty() {
+                true => format!("– not judged: {}", sentence.how_much),
+                false => "– not known yet: needs a GPU".to_string(),
+            });
         }
-        pages.dedup_by(|a, b| a.as_str() == b.as_str());
-        Some(context! { guide, says, verdicts, pages })
+        pages.dedup();
+        let how_much = if sentence.claim.is_empty() { "" } else { &sentence.how_much };
+        context! {
+            guide => sentence.guide,
+            says => sentence.quoted(),
+            how_much,
+            compared => base::order::distinct(compared_by),
+            effects,
+            verdicts,
+            pages => Markdown::trusted(pages.join(", ")),
+        }
     };
-    SENTENCES.lines().skip(1).filter_map(row).collect()
+    SENTENCES.iter().map(row).collect()
 }
 
-/// The claims that some machine has figures of, with what became of each there: those of the guides first, by guide.
-pub fn claims(pages: &[Page]) -> Vec<Value> {
-    let mut claims = Vec::new();
-    for page in pages.iter().filter(|page| page.kind == SubjectKind::Technique) {
-        for of_claim in page.verdicts.chunk_by(|a, b| a.claim == b.claim) {
-            let first = &of_claim[0];
-            let said =
-                of_claim.iter().filter(|row| row.kind != "informational").map(|row| format!("{}, {}", row.verdict, row.machine));
-            let verdicts: Vec<String> = said.collect();
-            if !verdicts.is_empty() {
-                let page = Markdown::link(&page.title, &page.file);
-                claims.push((&first.guides, context! { guides => &first.guides, claim => &first.claim, page, verdicts }));
-            }
-        }
-    }
-    claims.sort_by_key(|(guides, _)| (guides.as_str().is_empty(), guides.as_str()));
-    claims.into_iter().map(|(_, claim)| claim).collect()
+/// The guides by their number, for the heads of their tables.
+pub fn titles() -> Vec<Value> {
+    GUIDES.iter().zip(1..).map(|(guide, number)| context! { number, title => claims::title(guide) }).collect()
 }

@@ -17,6 +17,7 @@ mod guides;
 mod ladder;
 mod machines;
 mod markup;
+mod measured;
 mod notes;
 mod others;
 mod pages;
@@ -26,12 +27,14 @@ mod plots;
 mod prose;
 mod rankings;
 mod recorded;
+mod verdicts;
 mod versions;
 mod words;
 
 pub use check::check;
 pub use contribute::{Contribution, contribute};
 pub use diff::diff;
+pub use verdicts::diff_verdicts;
 
 use anyhow::{Context, Result};
 use claims::VerdictRow;
@@ -196,7 +199,7 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     let changelog = versions::read(results)?;
     let front = context! {
         pictures => Serde(shown), order => Serde(&order), together, has_changelog => changelog.is_some(),
-        ..front::front(findings, &pages)
+        ..front::front(findings, &pages, order.as_ref())
     };
 
     let templates = templates()?;
@@ -214,7 +217,7 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     for page in sorted(SubjectKind::Technique) {
         write(&page.file, "subject", context! { page => Serde(page) })?;
     }
-    let guides = context! { claims => guides::claims(&pages), sentences => guides::sentences(findings), ..front.clone() };
+    let guides = context! { titles => guides::titles(), sentences => guides::sentences(findings), ..front.clone() };
     write("guides.md", "guides", guides)?;
     write("others.md", "others", context! { advice => others::advice(findings) })?;
     if let Some(order) = &order {
@@ -263,7 +266,12 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
         summary: render("summary", front)?,
         changes: changes::table(recorded),
         pictures,
-        tables: recorded.iter().filter(|run| data::has_rows(run)).map(data::table).collect::<Result<_>>()?,
+        tables: recorded
+            .iter()
+            .filter(|run| data::has_rows(run))
+            .map(data::table)
+            .chain([verdicts::table(recorded)])
+            .collect::<Result<_>>()?,
     })
 }
 

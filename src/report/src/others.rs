@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 
 /// The documents, as they were read, by their number in [`ADVICE`].
-const DOCUMENTS: [(&str, &str); 4] = [
+const DOCUMENTS: [(&str, &str); 6] = [
     (
         "PyTorch, Performance Tuning Guide",
         "https://github.com/pytorch/tutorials/blob/09d930d75efe8cd3ac1b3732aedb9b8dab749521/recipes_source/recipes/tuning_guide.py",
@@ -28,6 +28,8 @@ const DOCUMENTS: [(&str, &str); 4] = [
         "Hugging Face, training on a single GPU",
         "https://github.com/huggingface/transformers/blob/04b696acabab4a3ca21b1716a488d8223e57b726/docs/source/en/perf_train_gpu_one.md",
     ),
+    ("Hugging Face, GPU: the table of Transformers 4.56", "https://huggingface.co/docs/transformers/v4.56.1/perf_train_gpu_one"),
+    ("TRL 1.6, Reducing Memory Usage", "https://huggingface.co/docs/trl/v1.6.0/reducing_memory_usage"),
 ];
 
 /// What each says, in our words, and the claims and published figures that put it to the test: with `!`, where it says the contrary of the claim.

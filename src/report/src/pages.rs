@@ -5,6 +5,7 @@ use super::data;
 use super::effects::{Effect, compared};
 use super::findings::ExperimentFindings;
 use super::markup::{Markdown, slug};
+use super::measured;
 use super::notes::notes_of;
 use super::pairs::{Pairs, pairs};
 use super::plots::{PictureLink, distinct, grouped};
@@ -19,6 +20,9 @@ use serde::Serialize;
 
 /// Rows of a table that stand in the open; the others are in the data.
 const ROWS: usize = 14;
+
+/// Columns of a table at most.
+const MOST_COLUMNS: usize = 12;
 
 /// Levels of a factor that are listed.
 const MOST_LEVELS: usize = 24;
@@ -36,6 +40,8 @@ pub struct Page {
     /// Pictures that the words do not place.
     pub pictures: Vec<PictureLink>,
     pub verdicts: Vec<VerdictRow>,
+    /// What a real GPU measured, beside what was predicted.
+    pub measured_rows: Vec<Value>,
     pub pivots: Vec<Value>,
     pub pairs: Vec<Pairs>,
     pub rankings: Vec<Value>,
@@ -70,13 +76,14 @@ pub fn page(findings: &ExperimentFindings, mut words: PageWords, pictures: Vec<(
         words,
         undecided: undecided.map(|(_, text)| text.to_string()).collect(),
         verdicts,
+        measured_rows: measured::rows(runs),
         pivots: runs.iter().flat_map(pivots).collect(),
         pairs: runs.iter().filter_map(|run| pairs(&run.protocol, run.manifest.profile, &run.samples)).collect(),
         rankings: runs.iter().flat_map(rankings::rankings).collect(),
         threats: first.protocol.threats.iter().map(|text| text.to_string()).collect(),
         claims: claims().map(|claim| claims::section(runs, claim)).collect(),
         factors: factors(runs),
-        measured: runs.iter().filter(|run| data::has_rows(run)).map(measured).collect(),
+        measured: runs.iter().filter(|run| data::has_rows(run)).map(taken).collect(),
         protocols_differ: runs.iter().any(|run| run.protocol != first.protocol),
         kind: subject.kind,
     }
@@ -132,6 +139,10 @@ fn pivot(run: &Recorded, metric: &Metric, studied: &str, cells: &[&PlainCell]) -
     // Columns that say the same are one, and so are rows.
     let columns = levels.iter().map(|level| (keys.iter().map(|key| figure(key, level)).collect::<Vec<_>>(), *level));
     let merged = grouped(columns);
+    // So many columns are no table: the data have them.
+    if merged.len() > MOST_COLUMNS {
+        return None;
+    }
     let rows: Vec<Vec<String>> = keys
         .iter()
         .enumerate()
@@ -187,9 +198,17 @@ fn factors(runs: &[Recorded]) -> Vec<Value> {
     runs[0].protocol.factors.iter().filter_map(factor).collect()
 }
 
-fn measured(run: &Recorded) -> Value {
+fn taken(run: &Recorded) -> Value {
+    let cells = run.all_cells();
+    let in_python = cells.iter().filter(|cell| cell.is_reference()).count();
+    let by = match in_python {
+        0 => "through libtorch".to_string(),
+        all if all == cells.len() => "by PyTorch in Python".to_string(),
+        some => format!("through libtorch, {some} of {} configurations by PyTorch in Python", cells.len()),
+    };
     context! {
         machine => run.whose(),
+        by,
         taken => if run.is_prediction() { "Predicted" } else { "Measured" },
         profile => run.manifest.profile.to_string(),
         command => run.manifest.commands.iter().map(|command| invocation(&command.argv)).collect::<Vec<_>>().join("; then "),

@@ -4,7 +4,7 @@
 use super::prose::digits;
 use base::stats::Interval;
 use base::units::{plain, quantity, ratio};
-use record::protocol::{BY, Metric, Pass, PlainCell, PlainGrid, PlainProtocol, Profile, Role, TIME};
+use record::protocol::{BY, Metric, PEAK, Pass, PlainCell, PlainGrid, PlainProtocol, Profile, Role, STEP_PEAK, TIME};
 use record::results::Samples;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -60,6 +60,9 @@ struct Pair<'a> {
 
 const NOTHING: &str = "–";
 
+/// What lives when a step is over.
+const LIVE_AFTER: &str = "live_step";
+
 impl<'a> Pair<'a> {
     fn metrics(&self, pass: Pass) -> impl Iterator<Item = &'a Metric> {
         self.protocol.metrics.iter().filter(move |metric| metric.pass == pass && metric.role == Role::Column)
@@ -103,8 +106,13 @@ impl<'a> Pair<'a> {
     /// Why PyTorch has more bytes of a metric, and how many; negative where it has fewer.
     fn stated(&self, of: &Metric) -> Vec<(&'a str, i64)> {
         let reasons = self.protocol.metrics.iter().filter(|metric| metric.role == Role::Reason);
+        let told = |reason: &Metric, of: &str| self.samples.value(self.ours, &format!("{}.{of}", reason.name)).unwrap_or(0.0);
         let bytes = |reason: &'a Metric| {
-            let bytes = self.samples.value(self.ours, &format!("{}.{}", reason.name, of.name))?;
+            let bytes = match of.name == STEP_PEAK.name {
+                // The peak's own, less what lives after a step: that is there before the next one, too.
+                true => told(reason, PEAK.name) - told(reason, LIVE_AFTER),
+                false => told(reason, of.name),
+            };
             (bytes != 0.0).then_some((reason.label, bytes as i64))
         };
         reasons.filter_map(bytes).collect()
@@ -149,7 +157,7 @@ fn signed(bytes: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use record::protocol::{PEAK, axis};
+    use record::protocol::axis;
     use record::results::{PassRecord, Sample, Status};
 
     fn protocol() -> PlainProtocol {

@@ -49,7 +49,7 @@ impl Recorded {
         }
         let protocol = manifest.protocol.clone();
         let samples = Samples::new(&passes);
-        let taken = RunContext { profile: manifest.profile, device: manifest.identity.platform, rounds: &manifest.rounds };
+        let taken = RunContext { machine, profile: manifest.profile, device: manifest.identity.platform, rounds: &manifest.rounds };
         let judgements = judge(&protocol, taken, &samples);
         let reproductions = reproduce(&protocol, taken, &samples);
         let planned = manifest.planned.iter().map(|text| PlainCell::parse(text).map_err(anyhow::Error::msg));

@@ -2,10 +2,10 @@
 
 use super::levels::{Cell, Has, Level, Many};
 use super::selection::{NO_CELL, Selecting};
-use record::protocol::{Metric, PlainCell, Platform, REPRODUCES, Select};
+use record::protocol::{Metric, NOISE, PEAK, PlainCell, Platform, REPRODUCES, Select, TIME};
 use record::rules::{
-    AgreementRule, Bound, ExponentRule, FalseAlarmsRule, FrequencyRule, Pick, PickedRule, PlainRule, RatioRule, RulePart, Scope,
-    TrendRule, ValueRule,
+    AgreementRule, Bound, ExponentRule, FalseAlarmsRule, FrequencyRule, Pick, PickedRule, PlainRule, RatioRule, RecordedFigure,
+    RecordedRule, RulePart, Scope, TrendRule, ValueRule,
 };
 use std::ops::RangeInclusive;
 
@@ -95,7 +95,14 @@ pub fn growth<C>(metric: Metric) -> Rule<C> {
 
 /// Whether the metric's ratio to its baseline grows along a number: Spearman's rank correlation; [`Rule::along`] says which.
 pub fn trend<C>(metric: Metric) -> Rule<C> {
-    rule(&[metric], |Terms { metric, along, of, confirm, refute, .. }| TrendRule { metric, along, of, confirm, refute })
+    rule(&[metric], |Terms { metric, along, of, confirm, refute, .. }| TrendRule {
+        metric,
+        along,
+        of,
+        confirm,
+        refute,
+        saved: false,
+    })
 }
 
 /// Of the cells that differ in the compared factor alone, the one with the lowest metric, over the highest of those of [`Rule::over`].
@@ -110,6 +117,24 @@ pub fn highest<C>(metric: Metric) -> Rule<C> {
 
 fn picked<C>(metric: Metric, pick: Pick) -> Rule<C> {
     rule(&[metric], move |Terms { metric, of, over, confirm, refute, .. }| PickedRule { metric, pick, of, over, confirm, refute })
+}
+
+/// Whether what is saved against the baseline, in the metric's own unit, grows along a number; [`Rule::along`] says which.
+pub fn saved_trend<C>(metric: Metric) -> Rule<C> {
+    rule(&[metric], |Terms { metric, along, of, confirm, refute, .. }| TrendRule {
+        metric,
+        along,
+        of,
+        confirm,
+        refute,
+        saved: true,
+    })
+}
+
+/// What a technique of `--what-if` did to whole programs on this GPU, as `records/gpus` has it, over the program without it.
+pub fn recorded<C>(technique: &'static str, figure: RecordedFigure) -> Rule<C> {
+    let metric = if figure == RecordedFigure::Time { TIME } else { PEAK };
+    rule(&[metric], move |Terms { confirm, refute, .. }| RecordedRule { technique: technique.into(), figure, confirm, refute })
 }
 
 /// Whether one metric predicts another: their ratio lies in the range in at least this share of the cells.
@@ -181,6 +206,16 @@ impl<C: Cell> Rule<C> {
             Bound::Outside(low, high) => Bound::Within(low, high),
         };
         self.confirm(bound).refute(opposite)
+    }
+
+    /// What somebody says who names no figure: less than the baseline, by more than two equal levels differ.
+    pub fn less(self) -> Self {
+        self.confirm(Bound::AtMost(1.0 - NOISE)).refute(Bound::AtLeast(1.0))
+    }
+
+    /// The same of what is more.
+    pub fn more(self) -> Self {
+        self.confirm(Bound::AtLeast(1.0 + NOISE)).refute(Bound::AtMost(1.0))
     }
 
     /// Whether a published figure comes out: within a tenth of it either way.

@@ -4,7 +4,7 @@ use super::claims::{Claim, ClaimDef, Rule, Stated};
 use super::levels::{Cell, FactorText, Has, Level};
 use super::metrics;
 use super::plots::{Plot, bars};
-use super::selection::Selecting;
+use super::selection::{Selecting, written};
 use crate::measure::{Bench, Step};
 use anyhow::Result;
 use base::order::{distinct, grouped};
@@ -367,7 +367,9 @@ impl<C: Cell> AnyGrid for Grid<C> {
         said.checks.extend(expected.into_iter().map(|(expect, cells)| protocol::Check { when: select(&cells), expect }));
         said.metrics.extend(self.all_metrics(passes));
         let mut plain = |id: &str, rules: &[Rule<C>]| -> Vec<PlainRule> {
-            let found = rules.iter().map(|rule| rule.plain(&cells, select));
+            let own: Vec<PlainCell> = cells.iter().map(Cell::plain).collect();
+            let found = rules.iter().map(|rule| rule.plain(&cells, &|chosen| written(chosen, &own)));
+            let found = found.map(|rule| rule.map(|rule| PlainRule::In { grid: self.name.into(), rule: Box::new(rule) }));
             found.filter_map(|rule| rule.map_err(|e| said.mistakes.push(format!("'{id}' {e}"))).ok()).collect()
         };
         for ClaimDef { stated, rules, changed, before } in &self.claims {

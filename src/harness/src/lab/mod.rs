@@ -21,8 +21,8 @@ pub use crate::number;
 pub use crate::python_test;
 pub use anyhow::{Context, Result, bail, ensure};
 pub use claims::{
-    Claim, Rule, agreement, at_least, at_most, false_alarms, frequency, growth, highest, lowest, outside, ratio, trend, value,
-    within,
+    Claim, Rule, agreement, at_least, at_most, false_alarms, frequency, growth, highest, lowest, outside, ratio, recorded,
+    saved_trend, trend, value, within,
 };
 pub use grid::{CHECK, COUNT, Choose, Chosen, Grid, Passes, ROUNDS, differs, equal, missing, raises, scaled};
 pub use levels::{
@@ -35,6 +35,7 @@ pub use record::protocol::{
     ACTIVATIONS, BANDWIDTH, COMPUTED, GRADIENTS, LINK_SHARE, Metric, PEAK, PlainLevel, Platform, Relation, STEP_PEAK, SubjectKind,
     TIME,
 };
+pub use record::rules::RecordedFigure;
 pub use tch::{Device, Kind, Reduction, Tensor, no_grad};
 
 /// Devices whose kernels allocate as a GPU's do.

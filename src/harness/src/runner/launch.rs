@@ -7,9 +7,10 @@ use super::start::{POLL_INTERVAL, Program, command, listen, prepare_cuda, stoppe
 use super::template::{Copied, Templates};
 use crate::machine::DeviceChoice;
 use anyhow::{Context, Result};
-use record::protocol::PlainCell;
+use record::protocol::{Pass, PlainCell};
 use record::results::{PassRecord, Status};
 use rustix::process::{Pid, Signal, kill_process_group};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::os::unix::process::ExitStatusExt;
@@ -18,6 +19,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// How many times the usual a pass may take among all experiments, and what is taken for the usual at least, in seconds.
+const TOO_LONG: f64 = 10.0;
+const LEAST_USUAL: f64 = 2.0;
+
+/// How the reason of a pass begins that took that long.
+pub const LEFT_OUT: &str = "left out for the others' sake";
+
 /// What runs passes, and how long one may take.
 #[derive(Debug)]
 pub struct Launcher {
@@ -25,6 +33,8 @@ pub struct Launcher {
     /// Bytes of the device's memory, where it has its own.
     pub device_memory: Option<u64>,
     pub timeout: Duration,
+    /// What each pass took where the project's own results were taken, in seconds; empty where nobody waits for others.
+    pub usual: BTreeMap<(PlainCell, Pass), f64>,
     /// Who runs the cells that are PyTorch's, or why nobody can; none where there are no such cells.
     pub python: Option<Result<Python, String>>,
 }
@@ -41,7 +51,8 @@ impl Launcher {
             Some(Copied { id, stdout, stderr }) => Started::new(spec, Running::Copied { id, of, templates }, stdout, stderr),
             None => self.start(spec)?,
         };
-        Ok(started.finish(self.timeout))
+        let limit = self.limit(spec);
+        Ok(started.finish(limit, limit < self.timeout))
     }
 
     /// Has the other side of a comparison write what a pass needs, where that is not there yet. Breaks with what becomes of the pass where it
@@ -52,6 +63,12 @@ impl Launcher {
             Some(given) if given.status == Status::Ok => ControlFlow::Continue(()),
             given => ControlFlow::Break(given.map(|given| given.of_other_side(&spec.cell, spec.pass, spec.round))),
         })
+    }
+
+    /// How long a pass may take: one that takes ten times the usual is left out, so that what comes after it has its turn.
+    pub fn limit(&self, spec: &Spec) -> Duration {
+        let usual = self.usual.get(&(spec.cell.clone(), spec.pass));
+        usual.map_or(self.timeout, |usual| Duration::from_secs_f64(TOO_LONG * usual.max(LEAST_USUAL)).min(self.timeout))
     }
 
     /// Starts a process for a pass; where its spec says so, it loads everything and then waits for its turn.
@@ -105,6 +122,10 @@ impl<'a> Started<'a> {
         }
     }
 
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
     /// Ends a process that is not needed any more.
     pub fn abandon(mut self) {
         self.child.end_group();
@@ -112,7 +133,7 @@ impl<'a> Started<'a> {
     }
 
     /// Reads what the pass says to its end; none where Ctrl-C ended it. The time that it waited for its turn does not count.
-    pub fn finish(self, timeout: Duration) -> Option<PassRecord> {
+    pub fn finish(self, timeout: Duration, is_left_out: bool) -> Option<PassRecord> {
         let Started { spec: Spec { cell, pass, round, .. }, since, mut child, lines, complaints, go } = self;
         let start = match go {
             None => since,
@@ -145,6 +166,9 @@ impl<'a> Started<'a> {
         let complaints = complaints.join().unwrap_or_default();
         let (status, reason) = match cut {
             Some(Cut::Interrupted) => return None,
+            Some(Cut::TimedOut) if is_left_out => {
+                (Status::Timeout, format!("{LEFT_OUT} after {} s: by itself the experiment has more time", timeout.as_secs()))
+            }
             Some(Cut::TimedOut) => (Status::Timeout, format!("ended after {} s; --timeout allows more", timeout.as_secs())),
             None => {
                 let crashed = || (Status::Crashed, exit.map_or_else(|e| format!("{e:#}"), |exit| exit_reason(exit, &complaints)));

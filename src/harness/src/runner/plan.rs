@@ -5,8 +5,8 @@ use anyhow::{Result, bail};
 use base::order::{distinct, grouped};
 use rand::{SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
-use record::protocol::{Pass, PlainCell, PlainGrid, PlainProtocol, Profile};
-use record::rules::{PlainRule, RulePart};
+use record::protocol::{Claim, Pass, PlainCell, PlainGrid, PlainProtocol, Profile};
+use record::rules::{PlainPart, PlainRule};
 use std::collections::BTreeSet;
 
 /// A cell, and where it belongs.
@@ -71,28 +71,36 @@ impl<'p> Plan<'p> {
 /// Puts cells into an order in which a run that ends early has answered most: what answers each part of each claim first, in a middle
 /// place, then what answers each once more, and last what no claim is about. The cells come with the middle ones first.
 fn by_worth<'p>(protocol: &PlainProtocol, cells: Vec<Planned<'p>>) -> Vec<Planned<'p>> {
-    let rules = protocol.claims.iter().map(|claim| &claim.rule).chain(protocol.published.iter().filter_map(|p| p.rule.as_ref()));
-    let parts = rules.flat_map(PlainRule::parts);
-    let questions: Vec<Vec<Vec<&Planned>>> = parts
-        .flat_map(|rule| {
-            [false, true].map(|references| answers(rule, cells.iter().filter(|p| p.cell.is_reference() == references)))
-        })
-        .collect();
-    let most = questions.iter().map(Vec::len).max().unwrap_or(0);
-    let in_turn = (0..most).flat_map(|turn| questions.iter().filter_map(move |answers| answers.get(turn)).flatten().copied());
+    // All that guides claim comes before what the lab claims by itself.
+    let of_guides = |claim: &&Claim| claim.from.starts_with(|first: char| first.is_ascii_digit());
+    let (guided, own): (Vec<&Claim>, Vec<&Claim>) = protocol.claims.iter().partition(of_guides);
+    let own = own.iter().map(|claim| &claim.rule).chain(protocol.published.iter().filter_map(|p| p.rule.as_ref()));
+    let [guided, own] = [guided.iter().map(|claim| &claim.rule).collect::<Vec<_>>(), own.collect()].map(|rules| {
+        let parts = rules.into_iter().flat_map(PlainRule::parts);
+        let questions: Vec<Vec<Vec<&Planned>>> = parts
+            .flat_map(|part| {
+                [false, true].map(|references| answers(part, cells.iter().filter(|p| p.cell.is_reference() == references)))
+            })
+            .collect();
+        let most = questions.iter().map(Vec::len).max().unwrap_or(0);
+        let turn = |turn: usize| questions.iter().filter_map(move |answers| answers.get(turn)).flatten().copied();
+        (0..most).flat_map(turn).collect::<Vec<_>>()
+    });
+    let in_turn = guided.into_iter().chain(own);
     // A comparison needs its baseline.
     let with_baseline = in_turn.flat_map(|one| cells.iter().filter(move |p| p.cell == one.baseline).chain([one]));
     distinct(with_baseline.chain(&cells)).into_iter().cloned().collect()
 }
 
 /// The cells that a part of a claim is about, in the least sets that give a figure.
-fn answers<'a, 'p>(rule: &RulePart, cells: impl Iterator<Item = &'a Planned<'p>>) -> Vec<Vec<&'a Planned<'p>>>
+fn answers<'a, 'p>(part: PlainPart, cells: impl Iterator<Item = &'a Planned<'p>>) -> Vec<Vec<&'a Planned<'p>>>
 where
     'p: 'a,
 {
+    let rule = part.rule;
     // Against itself a baseline says nothing.
     let says_nothing = |p: &Planned| rule.compares_with_baseline() && p.cell == p.baseline;
-    let telling = cells.filter(|p| rule.reads(&p.cell) && !says_nothing(p));
+    let telling = cells.filter(|p| part.is_about(p.grid) && rule.reads(&p.cell) && !says_nothing(p));
     grouped(telling.map(|p| (rule.group(&p.cell, &p.baseline), p))).into_iter().map(|(_, cells)| cells).collect()
 }
 

@@ -23,5 +23,5 @@ const DRAWINGS: u32 = 8;
 
 fn is_drawn_from(protocol: &PlainProtocol) -> bool {
     let mut rules = protocol.claims.iter().flat_map(|claim| claim.rule.parts());
-    rules.any(|rule| rule.needs_all_rounds())
+    rules.any(|part| part.rule.needs_all_rounds())
 }

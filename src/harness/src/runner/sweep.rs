@@ -1,7 +1,7 @@
 //! One run of an experiment: every planned cell is checked, counted and timed, and each pass is recorded before the next begins.
 
 use super::INTERRUPTED;
-use super::launch::Launcher;
+use super::launch::{LEFT_OUT, Launcher};
 use super::options::{CellShard, Options};
 use super::plan::{Plan, Planned, round_order};
 use super::preconditions::{beyond_physics, counted_difference, has_reference, impossible};
@@ -17,9 +17,10 @@ use anyhow::{Context, Result};
 use base::order::grouped;
 use base::units::{Bytes, Seconds, now};
 use record::judge::{RunContext, judge, undecided};
-use record::protocol::{DEVICE_MEMORY, Pass, PlainCell, PlainProtocol, Profile, TIME};
+use record::protocol::{DEVICE_MEMORY, Pass, PlainCell, PlainProtocol, Platform, Profile, TIME};
 use record::results::{
-    BUDGET_ENDED, Command, FolderNotWritten, Identity, Journal, Manifest, PassRecord, Place, SCHEMA, SHARD, Samples, Status,
+    BUDGET_ENDED, Command, FolderNotWritten, Identity, Journal, Manifest, PassRecord, Place, Run, SCHEMA, SHARD, Samples, Status,
+    came,
 };
 use record::rounds::Rounds;
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,7 +62,8 @@ pub fn run(
     interruptible()?;
     let asks_python = plan.cells.iter().any(|planned| has_reference(choice, planned));
     let python = asks_python.then(|| Python::find(&protocol.name)).transpose()?;
-    let launcher = Launcher { choice, device_memory: machine.device_memory, timeout: options.timeout, python };
+    let usual = options.within.as_ref().map_or(BTreeMap::new(), |_| usual_seconds(out, choice.platform(), &protocol.name));
+    let launcher = Launcher { choice, device_memory: machine.device_memory, timeout: options.timeout, usual, python };
     let setting = Setting { protocol, options, profile, rounds, plan, machine, launcher };
     let mut manifest = setting.manifest()?;
     // Before a folder is chosen or made: a run that was stopped leaves nothing.
@@ -448,7 +450,8 @@ impl<'a> Sweep<'a> {
 
     fn taken(&self) -> RunContext<'a> {
         let setting = self.setting;
-        RunContext { profile: setting.profile, device: setting.launcher.choice.platform(), rounds: &setting.rounds }
+        let machine = &setting.machine.slug;
+        RunContext { machine, profile: setting.profile, device: setting.launcher.choice.platform(), rounds: &setting.rounds }
     }
 
     /// The first round of as many groups as the budget allows all rounds of, those that are worth most first; gives their number, which is
@@ -514,7 +517,10 @@ impl<'a> Sweep<'a> {
             // What has waited for nothing is ended.
             match self.over() {
                 true => next.abandon(),
-                false => next.finish(options.timeout).map_or(Ok(()), |record| self.keep(record))?,
+                false => {
+                    let limit = launcher.limit(next.spec());
+                    next.finish(limit, limit < options.timeout).map_or(Ok(()), |record| self.keep(record))?;
+                }
             }
         }
         Ok(())
@@ -567,7 +573,8 @@ impl<'a> Sweep<'a> {
             Profile::Smoke => Vec::new(),
             _ => judge(setting.protocol, self.taken(), &Samples::new(&self.records)),
         };
-        let failed = self.records.iter().filter(|record| record.status.is_failure());
+        let is_failed = |record: &&PassRecord| record.status.is_failure() && !record.reason.starts_with(LEFT_OUT);
+        let failed = self.records.iter().filter(is_failed);
         let folder = if setting.options.shard.is_some() { dir.parent().unwrap_or(dir) } else { dir };
         RunSummary {
             dir: folder.to_path_buf(),
@@ -587,6 +594,17 @@ impl<'a> Sweep<'a> {
 fn settles(record: &PassRecord) -> bool {
     let lacks = record.cell.is_reference() && record.seconds.is_some();
     record.status != Status::Ok && !(record.status == Status::Skipped && record.reason != BUDGET_ENDED && !lacks)
+}
+
+/// What the passes of an experiment took on a platform where the project's own results were taken: the longest of each kind and cell.
+fn usual_seconds(out: &Path, platform: Platform, experiment: &str) -> BTreeMap<(PlainCell, Pass), f64> {
+    let runs = came(out).into_iter().filter_map(|machine| Run::read(&machine.join(experiment)).ok());
+    let mut usual = BTreeMap::new();
+    for pass in runs.filter(|run| run.manifest.identity.platform == platform).flat_map(|run| run.passes) {
+        let most: &mut f64 = usual.entry((pass.cell, pass.pass)).or_default();
+        *most = most.max(pass.seconds.unwrap_or(0.0));
+    }
+    usual
 }
 
 /// How many processes load libtorch at the same time before they are timed one by one.

@@ -8,13 +8,15 @@ pub use explain::WhereItHolds;
 use crate::protocol::{Claim, Pass, PlainCell, PlainProtocol, Platform, Profile, Published};
 use crate::results::Samples;
 use crate::rounds::Rounds;
-use crate::rules::{JudgedCells, PlainRule, RulePart};
+use crate::rules::{JudgedCells, PlainPart, PlainRule, RulePart};
 use explain::{holds_where, joined};
 use std::collections::BTreeSet;
 
 /// How the figures of one run were taken.
 #[derive(Debug, Clone, Copy)]
 pub struct RunContext<'a> {
+    /// Name of the machine, as that of its results.
+    pub machine: &'a str,
     pub profile: Profile,
     /// What the cells ran on, also where PyTorch in Python ran them.
     pub device: Platform,
@@ -153,15 +155,20 @@ fn evaluate_parts(
     times_count: bool,
     samples: &Samples,
 ) -> Vec<Evidence> {
-    let RunContext { profile, device, rounds } = taken;
-    let (grids, metrics) = (protocol.grids(profile).collect(), &protocol.metrics[..]);
-    let cells = JudgedCells { grids, metrics, profile, rounds, device, references };
+    let RunContext { machine, profile, device, rounds } = taken;
     let is_timed = |part: &RulePart| part.metrics().iter().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time));
-    let evaluate = |(part, decides): (&RulePart, bool)| {
-        let is_judged = cells.have(part, decides) && (times_count || !is_timed(part));
-        Evidence { is_judged, decides, ..part.evidence(&cells, samples) }
+    let evaluate = |part: PlainPart| {
+        let grids = protocol.grids(profile).filter(|grid| part.is_about(grid)).collect();
+        let cells = JudgedCells { grids, metrics: &protocol.metrics, profile, rounds, device, machine, references };
+        let PlainPart { rule, decides, grid } = part;
+        let is_judged = cells.have(rule, decides) && (times_count || !is_timed(rule));
+        Evidence { is_judged, decides, grid: grid.map(str::to_string), ..rule.evidence(&cells, samples) }
     };
-    rule.parts_that_decide().into_iter().map(evaluate).collect()
+    rule.parts()
+        .into_iter()
+        .filter(|part| part.rule.is_there(machine) && (part.rule.reads_cells() || !references))
+        .map(evaluate)
+        .collect()
 }
 
 /// The cells whose times a claim or a published figure that this platform carries leaves undecided: what more rounds are for.
@@ -174,7 +181,8 @@ pub fn undecided(protocol: &PlainProtocol, taken: RunContext, samples: &Samples)
         for (grid, cell) in protocol.grids(taken.profile).flat_map(|grid| grid.cells().into_iter().map(move |cell| (grid, cell))) {
             let group = |cell: &PlainCell| evidence.rule.group(cell, &grid.baseline_of(cell));
             let belongs = |c: &&Comparison| group(&c.cell) == group(&cell);
-            if evidence.rule.reads(&cell) && straddling.iter().any(belongs) {
+            let is_of = evidence.grid.as_ref().is_none_or(|name| *name == grid.name);
+            if is_of && evidence.rule.reads(&cell) && straddling.iter().any(belongs) {
                 cells.insert(cell);
             }
         }
@@ -218,11 +226,14 @@ fn reproduced(evidence: &[Evidence]) -> Verdict {
     }
 }
 
-/// The verdict on a claim: its parts case by case. What holds of the parts that can be judged here confirms nothing where one that decides is not
+/// The verdict on a claim: its parts that decide, case by case. What holds of the parts that can be judged here confirms nothing where one that decides is not
 /// among them.
 fn decided(evidence: &[Evidence]) -> Verdict {
     let decides_elsewhere = evidence.iter().any(|e| e.decides && !e.is_judged);
-    let judged: Vec<&Evidence> = evidence.iter().filter(|e| e.is_judged).collect();
+    let judged = || evidence.iter().filter(|e| e.is_judged);
+    // What is informational decides where nothing else can.
+    let any_decides = judged().any(|e| e.decides && e.verdict != Verdict::NotMeasured);
+    let judged: Vec<&Evidence> = judged().filter(|e| e.decides || !any_decides).collect();
     let verdicts: Vec<Verdict> = joined(&judged).into_iter().map(|(verdict, _)| verdict).collect();
     match combine(&verdicts) {
         Verdict::Confirmed | Verdict::Depends if decides_elsewhere => Verdict::InPart,

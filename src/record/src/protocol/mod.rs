@@ -17,7 +17,7 @@ pub use metrics::{
 };
 pub use words::{PageBlock, PageSlot, PageSpan, PageText, SlotSource};
 
-use crate::rules::{PlainRule, RulePart};
+use crate::rules::{PlainPart, PlainRule};
 use serde::{Deserialize, Serialize};
 
 /// One experiment: what is asked, what is varied, what is measured, and how each claim is judged.
@@ -177,6 +177,9 @@ pub struct Published {
 /// Cells that the quick profile times at most.
 const MOST_TIMED: usize = 10;
 
+/// Effects that are closer to none count as none: as far as two equal levels may lie apart.
+pub const NOISE: f64 = 0.02;
+
 /// How far from a published figure a figure is still its reproduction: a tenth of it either way.
 pub const REPRODUCES: f64 = 0.10;
 
@@ -294,17 +297,18 @@ impl PlainProtocol {
 
     /// Selections of cells and levels that no grid has.
     fn unplanned(&self) -> Vec<String> {
-        let planned: Vec<PlainCell> = self.grids.iter().flat_map(PlainGrid::cells).collect();
         let has = |factor: &str, level: &str| self.grids.iter().any(|grid| grid.levels_of(factor).iter().any(|own| own == level));
         let mut found = Vec::new();
-        for (what, select) in self
-            .judged()
-            .flat_map(|(id, rule)| rule.parts().into_iter().flat_map(RulePart::selections).map(move |select| (id, select)))
-            .chain(self.plots.iter().map(|plot| (plot.name.as_str(), plot.of.as_str())))
-            .chain(self.checks.iter().map(|check| ("a check", check.when.as_str())))
-            .chain(self.subject.shown.iter().map(|shown| (shown.label.as_str(), shown.of.as_str())))
-        {
-            if !planned.iter().any(|cell| selects(select, cell)) {
+        let judged = self.judged().flat_map(|(id, rule)| {
+            let parts = rule.parts().into_iter();
+            parts.flat_map(move |PlainPart { rule, grid, .. }| rule.selections().map(move |select| (id, select, grid)))
+        });
+        let others = self.plots.iter().map(|plot| (plot.name.as_str(), plot.of.as_str()));
+        let others = others.chain(self.checks.iter().map(|check| ("a check", check.when.as_str())));
+        let others = others.chain(self.subject.shown.iter().map(|shown| (shown.label.as_str(), shown.of.as_str())));
+        for (what, select, of) in judged.chain(others.map(|(what, select)| (what, select, None))) {
+            let grids = || self.grids.iter().filter(|grid| of.is_none_or(|name| name == grid.name));
+            if !grids().flat_map(PlainGrid::cells).any(|cell| selects(select, &cell)) {
                 found.push(format!("{what} is about '{select}', and no such cell is planned"));
             }
             for (factor, levels) in select.split([',', ' ']).filter_map(|term| term.split_once('=')) {
@@ -408,7 +412,7 @@ impl PlainProtocol {
                 found.push(format!("the check of '{}' lets {what} pass, so it checks nothing", check.when));
             }
         }
-        for rule in self.claims.iter().flat_map(|claim| claim.rule.parts()) {
+        for PlainPart { rule, .. } in self.claims.iter().flat_map(|claim| claim.rule.parts()) {
             let metric = rule.metrics()[0];
             if !rule.gives_intervals() && self.metric(metric).is_some_and(|metric| metric.pass == Pass::Time) {
                 found.push(format!("'{metric}' moves from run to run, and this kind of rule gives it no interval"));

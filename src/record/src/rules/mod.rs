@@ -9,6 +9,7 @@ mod frequency;
 mod outcome;
 mod picked;
 mod ratio;
+mod recorded;
 mod trend;
 mod value;
 
@@ -20,10 +21,11 @@ pub use frequency::FrequencyRule;
 pub use outcome::{Bound, Comparison, Evidence, Outcome, Verdict};
 pub use picked::{Pick, PickedRule};
 pub use ratio::{RatioRule, Scope};
+pub use recorded::{RecordedFigure, RecordedProgram, RecordedRule, recorded_programs};
 pub use trend::TrendRule;
 pub use value::ValueRule;
 
-use crate::protocol::cells::{PlainCell, conditions, selects};
+use crate::protocol::cells::{PlainCell, PlainGrid, conditions, selects};
 use crate::protocol::metrics::Metric;
 use crate::results::Samples;
 use base::units::range;
@@ -41,6 +43,8 @@ pub enum PlainRule {
     /// A part that is judged where it can be and that does not decide: without it a claim can still be confirmed.
     #[serde(alias = "beside")]
     Informational(Box<PlainRule>),
+    /// About cells of the grids of this name alone: another grid may have the same levels.
+    In { grid: String, rule: Box<PlainRule> },
     /// A rule that was changed after a look at figures.
     Changed {
         /// What was changed, when and why.
@@ -91,7 +95,7 @@ macro_rules! kinds {
 
 kinds! {
     Ratio: RatioRule, Frequency: FrequencyRule, Value: ValueRule, Exponent: ExponentRule, Picked: PickedRule, Agreement: AgreementRule,
-    Trend: TrendRule, FalseAlarms: FalseAlarmsRule
+    Trend: TrendRule, FalseAlarms: FalseAlarmsRule, Recorded: RecordedRule
 }
 
 /// What a rule is about; [`RuleKind`] says what each is.
@@ -128,6 +132,21 @@ pub trait RuleKind {
     /// Whether each cell is put against its baseline.
     fn compares_with_baseline(&self) -> bool {
         false
+    }
+
+    /// Whether the rule is about cells at all, and not about records of others.
+    fn reads_cells(&self) -> bool {
+        true
+    }
+
+    /// Whether this machine has what the rule is about.
+    fn is_there(&self, _machine: &str) -> bool {
+        true
+    }
+
+    /// Whether an effect of 1 is none.
+    fn is_relative(&self) -> bool {
+        self.compares_with_baseline()
     }
 
     /// Whether a baseline's figures leave what is compared with it in the rule's scope; none where they are missing.
@@ -237,18 +256,14 @@ pub trait RuleKind {
 }
 
 impl PlainRule {
-    /// The rules that must all hold, each without what is said about it.
-    pub fn parts(&self) -> Vec<&RulePart> {
-        self.parts_that_decide().into_iter().map(|(part, _)| part).collect()
-    }
-
-    /// [`PlainRule::parts`], each with whether it decides.
-    pub fn parts_that_decide(&self) -> Vec<(&RulePart, bool)> {
+    /// The rules that must all hold.
+    pub fn parts(&self) -> Vec<PlainPart<'_>> {
         match self {
-            PlainRule::All(parts) => parts.iter().flat_map(PlainRule::parts_that_decide).collect(),
-            PlainRule::Informational(rule) => rule.parts().into_iter().map(|part| (part, false)).collect(),
-            PlainRule::Changed { now, .. } => now.parts_that_decide(),
-            PlainRule::Part(part) => vec![(part, true)],
+            PlainRule::All(parts) => parts.iter().flat_map(PlainRule::parts).collect(),
+            PlainRule::Informational(rule) => rule.parts().into_iter().map(|part| PlainPart { decides: false, ..part }).collect(),
+            PlainRule::In { grid, rule } => rule.parts().into_iter().map(|part| PlainPart { grid: Some(grid), ..part }).collect(),
+            PlainRule::Changed { now, .. } => now.parts(),
+            PlainRule::Part(rule) => vec![PlainPart { rule, decides: true, grid: None }],
         }
     }
 
@@ -262,14 +277,30 @@ impl PlainRule {
 
     /// The metrics that the rule reads.
     pub fn metrics(&self) -> impl Iterator<Item = &str> {
-        self.parts().into_iter().flat_map(|part| part.metrics())
+        self.parts().into_iter().flat_map(|part| part.rule.metrics())
+    }
+}
+
+/// A rule of one kind, with what is said of it.
+#[derive(Debug, Clone, Copy)]
+pub struct PlainPart<'a> {
+    pub rule: &'a RulePart,
+    /// Whether the claim cannot be confirmed without it.
+    pub decides: bool,
+    /// The only grids whose cells it is about; none where it is about those of all.
+    pub grid: Option<&'a str>,
+}
+
+impl PlainPart<'_> {
+    pub fn is_about(&self, grid: &PlainGrid) -> bool {
+        self.grid.is_none_or(|name| name == grid.name)
     }
 }
 
 impl RulePart {
     /// Whether the rule reads this cell's figures.
     pub fn reads(&self, cell: &PlainCell) -> bool {
-        self.selections().any(|select| selects(select, cell))
+        self.reads_cells() && self.selections().any(|select| selects(select, cell))
     }
 
     /// The selections of all cells that the rule reads.
@@ -281,6 +312,12 @@ impl RulePart {
     pub fn evidence(&self, cells: &JudgedCells, samples: &Samples) -> Evidence {
         let mut evidence = Evidence::nothing(self);
         self.evaluate(cells, samples, &mut evidence);
+        // What is not on the claim's side of no effect at all is no smaller effect than claimed.
+        let is_other_side =
+            |c: &Comparison| self.is_relative() && !self.bounds().is_some_and(|(confirm, _)| confirm.points_at(c.effect));
+        for comparison in evidence.comparisons.iter_mut().filter(|c| c.outcome == Outcome::Between && is_other_side(c)) {
+            comparison.outcome = Outcome::Refutes;
+        }
         (evidence.planned, evidence.awaited) = cells.awaited(self, samples);
         evidence.failed = evidence.missing.iter().filter(|cell| cells.failed(cell, samples)).count();
         evidence.verdict = self.combine(&evidence.comparisons, evidence.failed);

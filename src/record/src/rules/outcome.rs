@@ -13,11 +13,11 @@ use std::fmt;
 pub enum Verdict {
     /// Every matched comparison is beyond the threshold.
     Confirmed,
-    /// Every one is on the other side.
+    /// None holds, and some or all are on the other side.
     Refuted,
     /// Some hold and some do not.
     Depends,
-    /// None holds, and what does not refute clearly lies between the two thresholds: more rounds decide nothing.
+    /// Each is on the claim's side and clearly less than claimed: more rounds decide nothing.
     FallsShort,
     /// What can be judged here holds, and parts that decide, too, are not there.
     InPart,
@@ -81,6 +81,8 @@ pub struct Evidence {
     /// Cells that the rule is about on this platform, and how many of them are still to be measured.
     pub planned: usize,
     pub awaited: usize,
+    /// The only grids that the part is about; none where it is about all.
+    pub grid: Option<String>,
     /// Whether the part is about anything that this platform has.
     pub is_judged: bool,
     /// Whether the claim cannot be confirmed without this part.
@@ -98,6 +100,7 @@ impl Evidence {
             failed: 0,
             planned: 0,
             awaited: 0,
+            grid: None,
             is_judged: true,
             decides: true,
         }
@@ -168,7 +171,7 @@ pub(crate) fn combine_outcomes(outcomes: impl Iterator<Item = Outcome>, failed: 
     } else if has(Outcome::Confirms) && (has(Outcome::Refutes) || (has(Outcome::Between) && !has(Outcome::Straddles))) {
         Verdict::Depends
     } else if has(Outcome::Between) && !has(Outcome::Confirms) && !has(Outcome::Straddles) && failed == 0 {
-        Verdict::FallsShort
+        if has(Outcome::Refutes) { Verdict::Refuted } else { Verdict::FallsShort }
     } else {
         Verdict::Inconclusive
     }
@@ -191,6 +194,15 @@ impl Bound {
             Bound::AtLeast(limit) => x >= limit,
             Bound::Within(low, high) => (low..=high).contains(&x),
             Bound::Outside(low, high) => x < low || x > high,
+        }
+    }
+
+    /// Whether all of an effect lies on the side of 1 that the bound does; a range has no side.
+    pub(super) fn points_at(self, effect: Interval) -> bool {
+        match self {
+            Bound::AtMost(_) => effect.high < 1.0,
+            Bound::AtLeast(_) => effect.low > 1.0,
+            Bound::Within(..) | Bound::Outside(..) => true,
         }
     }
 }

@@ -49,6 +49,10 @@ impl RuleKind for PickedRule {
         Some(&self.over)
     }
 
+    fn is_relative(&self) -> bool {
+        true
+    }
+
     fn group(&self, _cell: &PlainCell, baseline: &PlainCell) -> String {
         baseline.to_string()
     }

@@ -7,7 +7,8 @@ use base::units::plain;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Whether an effect grows along a numeric factor: Spearman's rank correlation of the factor and the metric's ratio to its baseline, over the
+/// Whether an effect grows along a numeric factor: Spearman's rank correlation of the factor and the metric's ratio to its baseline (or what is
+/// saved against it), over the
 /// selected cells that differ in that factor alone. Of counted figures it is exact, of timed ones it has an interval over the rounds; noise
 /// only weakens a correlation, so it speaks against the claim.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -17,6 +18,9 @@ pub struct TrendRule {
     pub of: Select,
     pub confirm: Bound,
     pub refute: Bound,
+    /// Whether the gain is what is saved, in the metric's unit, and not the ratio.
+    #[serde(default)]
+    pub saved: bool,
 }
 
 impl RuleKind for TrendRule {
@@ -26,6 +30,10 @@ impl RuleKind for TrendRule {
 
     fn compares_with_baseline(&self) -> bool {
         true
+    }
+
+    fn is_relative(&self) -> bool {
+        false
     }
 
     fn group(&self, cell: &PlainCell, _baseline: &PlainCell) -> String {
@@ -38,6 +46,10 @@ impl RuleKind for TrendRule {
         let mut lines: BTreeMap<String, Vec<(f64, PlainCell, ByRound)>> = BTreeMap::new();
         for (cell, baseline) in compared_with(self, cells, metric, samples, evidence) {
             let ratios = match metric.pass {
+                _ if self.saved => {
+                    let (own, theirs) = (samples.by_round(&cell, name), samples.by_round(&baseline, name));
+                    own.iter().filter_map(|(round, x)| Some((*round, theirs.get(round)? - x))).collect()
+                }
                 Pass::Time => samples.log_ratios_by_round(&cell, &baseline, name),
                 _ => samples.ratio(&cell, &baseline, metric, ALPHA).map(|ratio| (1, ratio.estimate)).into_iter().collect(),
             };
@@ -72,7 +84,8 @@ impl RuleKind for TrendRule {
     }
 
     fn subject(&self, metrics: &[Metric]) -> String {
-        format!("rank correlation of the gain in {} with {}", label(metrics, &self.metric), self.along)
+        let gain = if self.saved { "what is saved of" } else { "the gain in" };
+        format!("rank correlation of {gain} {} with {}", label(metrics, &self.metric), self.along)
     }
 
     fn figure(&self, _metrics: &[Metric], value: f64) -> String {

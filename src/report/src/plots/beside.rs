@@ -8,7 +8,7 @@ use anyhow::Result;
 use base::units::{change, percent};
 use chart::{Dot, Head, RangeAxis, Ranges, Row, ranges};
 use record::protocol::Published;
-use record::rules::{Bound, PlainRule, RatioRule, RulePart};
+use record::rules::{Bound, PlainPart, PlainRule, RatioRule, RulePart};
 
 /// Parts of a published table that make a picture worth it.
 const FEWEST: usize = 3;
@@ -21,8 +21,8 @@ pub fn beside(runs: &[Recorded], published: &Published) -> Result<Option<Picture
         .filter(|(_, found)| found.of.id == published.id && found.carries)
         .collect();
     let parts = published.rule.as_ref().map_or(Vec::new(), PlainRule::parts);
-    let row = |(n, rule): (usize, &&RulePart)| {
-        let RulePart::Ratio(RatioRule { metric, of, confirm: Bound::Within(low, high), .. }) = rule else { return None };
+    let row = |(n, part): (usize, &PlainPart)| {
+        let RulePart::Ratio(RatioRule { metric, of, confirm: Bound::Within(low, high), .. }) = part.rule else { return None };
         let (low, high) = (*low, *high);
         let theirs =
             Dot { series: 0, middle: (low + high) / 2.0, low, high, text: format!("published {}", percent((low + high) / 2.0)) };
