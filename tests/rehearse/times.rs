@@ -133,7 +133,7 @@ fn the_kernels_of_a_kept_rehearsal_are_timed_and_used() {
     let folder = tempfile::tempdir().unwrap();
     let (at, python) = (|name: &str| folder.path().join(name), common::python());
     let python = python.to_str().unwrap();
-    let run = |words: &[&str]| vramlab(folder.path(), words);
+    let run = |words: &[&str]| run(folder.path(), words);
     fs::write(at("train.py"), PRODUCTS).unwrap();
     let (output, error) =
         run(&["rehearse", "--gpu", "rtx-4090", "--keep", "run.vramlab", "--json", "by-formula.json", "--", python, "train.py"]);

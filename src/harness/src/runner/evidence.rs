@@ -74,7 +74,8 @@ pub fn tell(protocol: &PlainProtocol, options: &super::Options, file: &Path) -> 
     let asked: Asked = serde_json::from_slice(&text).with_context(|| format!("{} is for the lab's own use", file.display()))?;
     let simulated = DeviceChoice::Dry(Card::of_size(MEMORY));
     let python = asked.cells.iter().any(|(cell, _)| cell.is_reference()).then(|| Python::find(&protocol.name)).transpose()?;
-    let launcher = |choice| Launcher { choice, device_memory: Some(MEMORY), timeout: TIMEOUT, usual: BTreeMap::new(), python: python.clone() };
+    let launcher =
+        |choice| Launcher { choice, device_memory: Some(MEMORY), timeout: TIMEOUT, usual: BTreeMap::new(), python: python.clone() };
     let launchers = [launcher(simulated), launcher(DeviceChoice::Cpu)];
     let (mut templates, mut exchanges) = ([Templates::default(), Templates::default()], Exchanges::default());
     for (cell, known) in asked.cells {
