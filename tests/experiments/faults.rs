@@ -83,7 +83,8 @@ fn started(out: &Path) -> Child {
     let child = smoke(out).spawn().unwrap();
     let start = Instant::now();
     let recorded = || {
-        let machine = std::fs::read_dir(out).ok()?.next()?.ok()?.path();
+        let mut machines = std::fs::read_dir(out).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+        let machine = machines.find(|path| !path.ends_with("protocols"))?;
         let text = std::fs::read_to_string(machine.join("accumulation/samples.csv")).ok()?;
         (text.lines().count() > 2).then_some(())
     };

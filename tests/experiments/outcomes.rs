@@ -2,6 +2,7 @@
 //! test that runs it. (No harness: the runner starts this program again for each cell.)
 
 use harness::lab::*;
+use libtest_mimic::{Arguments, Trial};
 use record::protocol::Pass;
 use record::results::{Run, Status};
 use std::collections::BTreeMap;
@@ -93,12 +94,12 @@ fn main() -> ExitCode {
     if arguments.iter().any(|a| ["--child", "--template", "--profile"].contains(&a.as_str())) {
         return harness::run(protocol());
     }
-    every_outcome_is_a_row();
-    println!("test every_outcome_is_a_row ... ok");
-    references_in_python_are_cells_like_ours();
-    println!("test references_in_python_are_cells_like_ours ... ok");
-    println!("test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished");
-    ExitCode::SUCCESS
+    let tests: [(&str, fn()); 2] = [
+        ("every_outcome_is_a_row", every_outcome_is_a_row),
+        ("references_in_python_are_cells_like_ours", references_in_python_are_cells_like_ours),
+    ];
+    let trial = |(name, test): (&str, fn())| Trial::test(name, move || (test(), Ok(())).1);
+    libtest_mimic::run(&Arguments::from_args(), tests.map(trial).into()).exit_code()
 }
 
 fn every_outcome_is_a_row() {
@@ -112,7 +113,8 @@ fn every_outcome_is_a_row() {
     let said = String::from_utf8_lossy(&[output.stderr, output.stdout].concat()).into_owned();
     assert_eq!(output.status.code(), Some(1), "cells failed, so the run did: {said}");
     assert!(start.elapsed() < Duration::from_secs(120), "a hanging cell is ended");
-    let machine = std::fs::read_dir(out.path()).unwrap().next().unwrap().unwrap().path();
+    let mut machines = std::fs::read_dir(out.path()).unwrap().map(|entry| entry.unwrap().path());
+    let machine = machines.find(|path| !path.ends_with("protocols")).unwrap();
     let run = Run::read(&machine.join("empty_cache")).unwrap();
     let mut rows: BTreeMap<String, Vec<(Pass, u32, Status, String)>> = BTreeMap::new();
     for pass in &run.passes {
@@ -202,7 +204,8 @@ fn references_in_python_are_cells_like_ours() {
         command.args(["--profile", "smoke", "--device", "cpu", "--filter", "by=", "--out"]).arg(out.path());
         python.map(|python| command.env("VRAMLAB_PYTHON", python));
         command.output().unwrap();
-        let machine = std::fs::read_dir(out.path()).unwrap().next().unwrap().unwrap().path();
+        let mut machines = std::fs::read_dir(out.path()).unwrap().map(|entry| entry.unwrap().path());
+        let machine = machines.find(|path| !path.ends_with("protocols")).unwrap();
         Run::read(&machine.join("empty_cache")).unwrap()
     };
     let without = run(Some("/nowhere/python"));

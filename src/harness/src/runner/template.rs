@@ -257,6 +257,7 @@ mod tests {
             hand_over: false,
             waits: false,
             anew: false,
+            witness: None,
             reference: None,
             alloc_conf: None,
             parent: 1,
