@@ -422,8 +422,11 @@ for _ in range(3):
     let (output, answer) = scene.run(&["--gpu", "2GiB"]);
     let said = error(&output);
     assert!(output.status.code() == Some(3) && said.contains("Out of memory in the forward pass of step 1"), "{said}");
-    let first = &answer["advice"][0];
-    assert!(first["technique"].as_str().unwrap().starts_with("checkpoint-") && first["makes_it_fit"] == true, "{answer}");
+    // Nothing by itself makes it fit, as --what-if finds, too.
+    let advice = answer["advice"].as_array().unwrap();
+    let checkpoint = advice.iter().find(|one| one["technique"].as_str().unwrap().starts_with("checkpoint-"));
+    assert!(checkpoint.is_some_and(|one| one["frees"].as_i64() > Some(1 << 30)), "{answer}");
+    assert!(advice.iter().all(|one| one["makes_it_fit"] == false), "{answer}");
     assert!(answer["time_if_it_fitted"]["seconds"].as_f64().is_none() && answer["account"]["total"] == answer["needs_at_least"]);
     assert!(said.contains("a checkpoint of parameters and buffers takes about 32.0 MiB"), "no state is there yet: {said}");
 }
@@ -452,10 +455,10 @@ for _ in range(3):
     };
     let plain = "loss = model(x).square().mean()";
     let of_state = |optimizer: &str| tried(LINEAR, "64, 2048", optimizer, plain);
-    let of = |optimizer: &str, words: [&str; 3]| words.map(|word| of_state(optimizer).contains(word));
-    assert_eq!(of("AdamW", ["offload-optimizer", "factored", "lora"]), [true; 3]);
-    assert_eq!(of("RMSprop", ["offload-optimizer", "factored", "lora"]), [true, false, true]);
-    assert_eq!(of("SGD", ["offload-optimizer", "factored", "lora"]), [false, false, true]);
+    let of = |optimizer: &str, words: [&str; 2]| words.map(|word| of_state(optimizer).contains(word));
+    assert_eq!(of("AdamW", ["offload-optimizer", "lora"]), [true, true]);
+    assert_eq!(of("RMSprop", ["offload-optimizer", "lora"]), [true, true]);
+    assert_eq!(of("SGD", ["offload-optimizer", "lora"]), [false, true]);
     let of_images = |pass: &str| tried(CONVOLUTION, "32, 64, 128, 128", "SGD", pass);
     let images = of_images(plain);
     assert!(images.starts_with("autocast-bf16 offload-activations") && !images.contains("lora"), "{images}");

@@ -176,7 +176,8 @@ for _ in range(5):
     let verdicts: Vec<&str> = answers.as_array().unwrap().iter().map(|answer| answer["verdict"].as_str().unwrap()).collect();
     assert_eq!(verdicts, ["does_not_fit", "barely_fits", "fits"], "{error}");
     assert_eq!(output.status.code(), Some(3));
-    assert_eq!(std::fs::read_to_string(scene.0.path().join("runs")).unwrap(), "x", "rehearsed more than once");
+    // Once for all, and once on the largest on which it does not fit: it might go on with less there.
+    assert_eq!(std::fs::read_to_string(scene.0.path().join("runs")).unwrap(), "xx");
     // As a rehearsal of that size says.
     let alone = scene.run(&["--gpu", "900MiB", "--writes", "--json", "alone.json"], &["python", "train.py"]);
     assert!(alone.status.success(), "{}", said(&alone));
@@ -188,6 +189,6 @@ for _ in range(5):
     let text = said(&all);
     let fits = text.lines().filter(|line| line.split_whitespace().nth(1) == Some("fits")).count();
     assert!(all.status.success() && fits >= 40 && text.contains("a100-40g"), "{text}");
-    let runs = std::fs::read_to_string(scene.0.path().join("runs")).unwrap().len() - 2;
+    let runs = std::fs::read_to_string(scene.0.path().join("runs")).unwrap().len() - 3;
     assert!((8..=11).contains(&runs), "{runs} rehearsals: one for each compute capability");
 }

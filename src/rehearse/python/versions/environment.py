@@ -198,7 +198,7 @@ def main():
     options.add_argument("--no-deps", action="store_true")
     options.add_argument("--with", action="append", default=[], dest="extra")
     options.add_argument("--without", action="append", default=[])
-    options = options.parse_args()
+    options = options.parse_intermixed_args()
     whole = Path(options.folder) / "whole"
     if whole.exists():
         return

@@ -92,7 +92,7 @@ fn advice(reply: &Reply) -> Vec<String> {
     let mut lines = vec![format!("{head:<26}about       step   (--what-if: exact, with the lines)")];
     for one in reply.advice.iter().take(ADVICE).filter(|one| !any_fits || one.makes_it_fit) {
         let (frees, time) = (format!("-{}", bytes(one.frees)), one.longer.map_or("?".to_string(), longer));
-        lines.push(cut(&format!("  {:<21}{frees:>9} {time:>10}   {}", one.technique, one.what), COLUMNS));
+        lines.push(cut(&format!("  {:<22}{frees:>9} {time:>9}   {}", one.technique, one.what), COLUMNS));
     }
     lines
 }
