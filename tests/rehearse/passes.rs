@@ -1,6 +1,6 @@
 //! Scripts that do not train: inference, generation, and what their forward passes leave behind; and which lines made a peak grow.
 
-use super::scene::{Scene, vramlab};
+use super::scene::{Scene, unwrapped, vramlab};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -217,7 +217,10 @@ fn what_goes_backward_and_makes_no_step_is_no_training() {
     for name in ["fused", "zero2", "lora"] {
         assert!(said.contains(&format!("{name}: the script makes no optimizer step")), "{said}");
     }
-    assert!(said.contains("put torch.no_grad() around ") && said.contains("attack.py:13 (<module>), which keeps "), "{said}");
+    let text = unwrapped(&said);
+    assert!(text.contains("put torch.no_grad() around ") && text.contains("attack.py:13 (<module>), which keeps "), "{said}");
+    assert!(said.lines().any(|line| line.ends_with(" saves        forward+backward fits")), "{said}");
+    assert!(text.contains("of what leaves the result as it is"), "{said}");
     // What a backward pass computes again is no forward pass of its own.
     let row = row(&rows, "checkpoint-every");
     let (saved, longer) = (row["saved"].as_i64().unwrap(), row["predicted_change"]["share"].as_f64().unwrap());
@@ -253,7 +256,10 @@ with torch.no_grad():
     assert_eq!(row("expandable-segments")["predicted_change"]["share"], 0.0, "{rows}");
     assert_eq!(row("bf16-weights")["change"], "weights and gradients in bfloat16");
     assert!(!row("bf16-weights")["snippet"].as_str().unwrap().contains("optimizer"), "{rows}");
-    assert!(said.contains("half-precision: the script goes back through a model: see autocast and bf16-weights"), "{said}");
+    assert!(
+        unwrapped(&said).contains("half-precision: the script goes back through a model: see autocast and bf16-weights"),
+        "{said}"
+    );
 }
 
 /// As the tutorial on FGSM has it: the value that it reads is a healthy run's, so that the attack is never made.
@@ -281,7 +287,9 @@ for _ in range(4): test(torch.randn(1, 512, device='cuda'), torch.tensor([3], de
         .arg(common::python())
         .arg(&script);
     let said = text_of(&program.output().unwrap());
-    assert!(said.contains("inference-mode: the script has a backward pass that was not reached, at "), "{said}");
+    let text = unwrapped(&said);
+    assert!(text.contains("inference-mode: the script has a backward pass that was not reached, at "), "{said}");
+    assert!(text.contains("Not reached: backward pass (") && text.contains("fgsm.py:8)."), "{said}");
 }
 
 /// The one pass of its size compiles; what that takes is none of the pass's time.
@@ -372,7 +380,8 @@ fn what_if_of_inference_chooses_a_librarys_own_ways_and_smaller_batches() {
         .unwrap();
     let said = text_of(&output);
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("a forward pass (predicted)") && said.contains("pipe.vae.enable_slicing()"), "{said}");
+    let head = said.lines().any(|line| line.split_whitespace().eq("needs saves forward pass fits".split(' ')));
+    assert!(head && said.contains("times are predicted") && said.contains("pipe.vae.enable_slicing()"), "{said}");
     let rows: Value = serde_json::from_str(&std::fs::read_to_string(folder.path().join("rows.json")).unwrap()).unwrap();
     let allocated = |names: &[&str]| {
         let row = rows.as_array().unwrap().iter().find(|row| row["techniques"] == serde_json::json!(names));
@@ -483,14 +492,14 @@ for _ in range(3):
     assert!(process["steps"] == 3 && process["needless_graphs"].is_null(), "{}", text_of(&output));
 }
 
-/// A teacher's, of which nothing is kept: no checkpoint makes it smaller.
+/// A teacher's, of which nothing is kept: no checkpoint makes it smaller, nor is there anything that a backward pass would want back from the host.
 #[test]
 fn what_no_graph_keeps_of_a_forward_pass_has_remedies_of_its_own() {
-    let scene = Scene::new(
-        "
+    let one = "nn.Linear(256, 1 << 14), nn.GELU(), nn.Linear(1 << 14, 256)";
+    let script = "
 import torch
 from torch import nn
-teacher = nn.Sequential(nn.Linear(256, 1 << 14), nn.GELU(), nn.Linear(1 << 14, 256)).cuda().requires_grad_(False)
+teacher = nn.Sequential(TEACHER).cuda().requires_grad_(False)
 student = nn.Linear(256, 256).cuda()
 optimizer = torch.optim.SGD(student.parameters(), lr=0.1, momentum=0.9)
 for _ in range(3):
@@ -500,11 +509,18 @@ for _ in range(3):
     (student(x) - target).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-",
-    );
-    let (output, _) = scene.run(&["--gpu", "4GiB"]);
-    let said = text_of(&output);
-    assert!(said.contains("temporaries of one forward pass: ") && !said.contains("checkpoint-"), "{said}");
+";
+    // In one piece, and in blocks.
+    for teacher in [one.to_string(), format!("nn.Sequential({one}), nn.Sequential({one})")] {
+        let scene = Scene::new(&script.replace("TEACHER", &teacher));
+        let (output, answer) = scene.run(&["--gpu", "4GiB"]);
+        let said = text_of(&output);
+        let advice = answer["advice"].as_array().unwrap();
+        let named: Vec<&str> = advice.iter().map(|one| one["technique"].as_str().unwrap()).collect();
+        assert!(said.contains("The peak is in evaluation after step ") && said.contains("half of the batch at a time"), "{said}");
+        assert!(named.contains(&"accumulate") && !named.contains(&"offload-activations"), "{teacher}: {named:?}");
+        assert!(!named.iter().any(|name| name.starts_with("checkpoint-")) && !said.contains("checkpoint-"), "{teacher}: {named:?}");
+    }
 }
 
 /// Weights in buffers, a CUDA graph that is replayed by itself, a module that is frozen, an input that is made for one pass.

@@ -81,6 +81,11 @@ impl Scene {
     }
 }
 
+/// Its words on one line, wherever it was wrapped.
+pub fn unwrapped(said: &str) -> String {
+    said.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// What it said on its standard error.
 pub fn error(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()

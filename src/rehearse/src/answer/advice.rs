@@ -122,6 +122,8 @@ fn frees(facts: &Facts, loss: &Loss, technique: &Technique) -> i64 {
     for block in facts.blocks() {
         let part = part_of(facts, loss, block);
         let made = facts.made(block);
+        // What is made without gradients no graph keeps: it is neither computed again nor copied to the host.
+        let is_kept = part == Part::Activations && made.phase == Phase::Forward;
         let is_of = |source: &Source, whole: &mut HashMap<(bool, u32), usize>| match source {
             Source::Loss => part == Part::Loss,
             Source::LossCopies => {
@@ -133,8 +135,8 @@ fn frees(facts: &Facts, loss: &Loss, technique: &Technique) -> i64 {
             }
             Source::Activations | Source::Fp32Activations => part == Part::Activations,
             // Those of the loss are wanted back at once.
-            Source::LargeActivations => part == Part::Activations && block.bytes >= 1 << 20,
-            Source::Blocks => part == Part::Activations && kept.as_ref().is_some_and(|kept| kept.is_freed(facts, block)),
+            Source::LargeActivations => is_kept && block.bytes >= 1 << 20,
+            Source::Blocks => is_kept && kept.as_ref().is_some_and(|kept| kept.is_freed(facts, block)),
             Source::Gradients => part == Part::Gradients,
             Source::OptimizerState => part == Part::OptimizerState,
             Source::Weights => part == Part::Weights,

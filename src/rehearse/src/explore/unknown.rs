@@ -1,5 +1,5 @@
 //! What hangs on values that nobody computed: where the script reads some that may decide a size, a branch or how long a loop goes on, it is
-//! rehearsed once more with others, as possible as the first. Where that takes another amount of memory, the headline says so.
+//! rehearsed once more with others, as possible as the first. Where that takes another amount of memory, the answer says so.
 
 use crate::answer::reply::{grows, short_failure, unseen};
 use crate::answer::{Answer, RehearsalVerdict, answer, may_decide};

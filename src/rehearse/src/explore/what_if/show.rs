@@ -158,7 +158,9 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
         String::new()
     };
     paragraph(text, &format!("On {} ({}). {memory} {order}{uncounted}", gpu.name, bytes(gpu.memory)))?;
-    let heads = [if is_measured { "reserved" } else { "needs" }, "saves", "", unit.trim_start_matches("a ")];
+    // As wide as its column.
+    let head = unit.trim_start_matches("a ").replace("forward pass with its backward pass", "forward+backward");
+    let heads = [if is_measured { "reserved" } else { "needs" }, "saves", "", &head];
     writeln!(text, "\n  {:<24}  {:>9} {:>9} {:>5}  {:<16} fits", "", heads[0], heads[1], heads[2], heads[3])?;
     let is_small = |row: &VariantRow| {
         let faster = row.predicted_change.is_some_and(|change| change.high < 0.0);
@@ -204,7 +206,8 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
         )?;
     }
     let said = ('a'..='z').zip(&changes).map(|(letter, change)| format!("  {letter} {change}\n"));
-    let star = "  * nothing else is both smaller and faster, of what leaves the training as it is\n".to_string();
+    let whole = if base.makes_steps { "training" } else { "result" };
+    let star = format!("  * nothing else is both smaller and faster, of what leaves the {whole} as it is\n");
     write!(text, "\n{}", wrapped(&said.chain([star]).collect::<String>(), COLUMNS))?;
     let not_applied: Vec<&VariantRow> = rows.iter().filter(|row| row.reason.is_some()).collect();
     if !not_applied.is_empty() {
