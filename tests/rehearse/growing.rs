@@ -77,8 +77,18 @@ fn each_release_of_a_package_is_rehearsed_once_and_the_one_that_grew_is_found() 
     assert!(said(&bisected).contains("--package grower=1.0.0,2.0.0"), "{}", said(&bisected));
 }
 
-/// Installs forever, and says by whom.
-const UV: &str = "#!/bin/sh\nsleep 600 &\necho $! > \"$STARTED.new\"\nmv \"$STARTED.new\" \"$STARTED\"\nwait\n";
+/// Resolves to what is asked for and makes the folder; installs forever, and says by whom.
+const UV: &str = r#"#!/bin/sh
+for last; do :; done
+case "$1 $2" in
+"pip compile") grep == "$last" > "${last%/*}/lock.txt"; exit ;;
+"venv "*) mkdir -p "$last/lib/python3/site-packages"; exit ;;
+esac
+sleep 600 &
+echo $! > "$STARTED.new"
+mv "$STARTED.new" "$STARTED"
+wait
+"#;
 
 #[test]
 fn what_was_started_ends_with_the_program() {

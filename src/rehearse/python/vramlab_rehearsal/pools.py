@@ -21,14 +21,20 @@ was_stopped = False
 
 
 def follow():
-    imports.when_imported("multiprocessing.pool", functools.partial(_watch, "worker"))
-    imports.when_imported("concurrent.futures.process", functools.partial(_watch, "_process_worker"))
+    imports.when_imported("multiprocessing.pool", _watch_pools)
+    imports.when_imported("concurrent.futures.process", _watch_executors)
 
 
-def _watch(name, module):
-    @instead(name, module)
-    def worker(tasks, *arguments, **more):
-        return worker.__wrapped__(_Tasks(tasks), *arguments, **more)
+def _watch_pools(module):
+    @instead("worker", module)
+    def worker(inqueue, *arguments, **more):
+        return worker.__wrapped__(_Tasks(inqueue), *arguments, **more)
+
+
+def _watch_executors(module):
+    @instead("_process_worker", module)
+    def worker(call_queue, *arguments, **more):
+        return worker.__wrapped__(_Tasks(call_queue), *arguments, **more)
 
 
 class _Tasks:
