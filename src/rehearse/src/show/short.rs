@@ -110,8 +110,11 @@ fn speed(reply: &Reply) -> Vec<String> {
 
 /// Files by their names alone.
 fn without_folders(text: &str) -> String {
-    let word = |word: &str| match (word.find('/'), word.rfind('/')) {
-        (Some(first), Some(last)) if word.contains(".py") => format!("{}{}", &word[..first], &word[last + 1..]),
+    let word = |word: &str| match word.rfind('/') {
+        Some(last) if word.contains(".py") => {
+            let begins = word[..last].rfind(|sign| "([{<'\"`=,".contains(sign)).map_or(0, |sign| sign + 1);
+            format!("{}{}", &word[..begins], &word[last + 1..])
+        }
         _ => word.to_string(),
     };
     text.split_whitespace().map(word).collect::<Vec<String>>().join(" ")
@@ -148,4 +151,13 @@ pub fn short(answer: &Answer) -> String {
     }
     let text: Vec<String> = parts.iter().filter(|part| !part.is_empty()).map(|part| part.join("\n")).collect();
     text.join("\n\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn files_lose_their_folders_and_nothing_else() {
+        let told = "tests/some/train.py:5 keeps (/home/me/train.py:7, a.py) 12 MiB/s of file=here/b.py";
+        assert_eq!(super::without_folders(told), "train.py:5 keeps (train.py:7, a.py) 12 MiB/s of file=b.py");
+    }
 }

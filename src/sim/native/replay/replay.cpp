@@ -2,8 +2,13 @@
 // load than most replays take. Opened by src/rehearse/python/vramlab_rehearsal/replaying.py; built for each version of PyTorch.
 #include "../guarded.h"
 
+#include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#if __has_include(<c10/cuda/PeerToPeerAccess.h>)
+#include <c10/cuda/PeerToPeerAccess.h>
+#define HAS_PEERS
+#endif
 
 #include <map>
 #include <utility>
@@ -22,7 +27,15 @@ EXPORTED char* vl_set_allocator(const char* settings) {
 // are of that memory pool (0: the ordinary one), 4 gives that pool up. Gives in `reserved` the most bytes that were reserved, or -1 where memory ran out. In the end nothing is allocated and the cache is empty.
 EXPORTED char* vl_replay(const uint32_t* requests, size_t count, const uint64_t* sizes, size_t blocks, size_t streams, int64_t* reserved) {
   return guarded([&] {
-    static const bool is_ready = (get()->init(c10::cuda::device_count()), true);
+    static const bool is_ready = [] {
+      const auto cards = c10::cuda::device_count();
+#ifdef HAS_PEERS
+      // Else libtorch_cuda does that, before it starts the allocator; expandable segments ask it.
+      c10::cuda::detail::init_p2p_access_cache(cards);
+#endif
+      get()->init(cards);
+      return true;
+    }();
     (void)is_ready;
     // The default stream is the first.
     static std::vector<cudaStream_t> known(1);
