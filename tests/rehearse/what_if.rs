@@ -1,6 +1,6 @@
 //! `vramlab rehearse --what-if` and `--check`, and `vramlab fit`, as their users run them.
 
-use crate::scene::{Scene, VRAMLAB, said};
+use crate::scene::{Scene, VRAMLAB, said, unwrapped};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
@@ -739,7 +739,8 @@ fn an_evaluation_that_keeps_graphs_is_rehearsed_without_them() {
     assert!(why.contains("torch.no_grad() is for its forward passes") && why.contains("train.py:14 (<module>)"), "{told}");
     assert!(!told.contains("rehearsing with inference-mode"), "the script's own rehearsal knows: {told}");
     let kept = "4 of 6 forward passes keep activations for a backward pass, and none follows. At the peak that is ";
-    assert!(told.contains(kept) && told.contains("torch.no_grad() or torch.inference_mode() around them, at "), "{told}");
+    let text = unwrapped(&told);
+    assert!(text.contains(kept) && text.contains("torch.no_grad() or torch.inference_mode() around them, at "), "{told}");
     let (plain, answer) = scene.ask(&flags, &[]);
     let plain = said(&plain);
     assert!(plain.contains(kept) && answer["advice"][0]["technique"] == "no-grad", "{plain}");
@@ -852,7 +853,7 @@ with torch.no_grad():
     let told = said(&output);
     for (names, why) in [
         (&["inference-mode"][..], "without gradients already"),
-        (&["no-grad"][..], "the script never trains: see inference-mode"),
+        (&["no-grad"][..], "the script never trains: see torch.inference_mode()"),
         (&["static-cache"][..], "the script imports no transformers"),
         (&["sdpa"][..], "the script imports no transformers"),
         (&["sliced-vae"][..], "the script imports no diffusers"),

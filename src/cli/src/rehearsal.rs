@@ -614,11 +614,14 @@ fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32, earlie
     let mut ranks: BTreeSet<u32> = [0, 1, size / 2, last].into_iter().filter(|rank| *rank < size).collect();
     let sent = tempfile::tempdir().context("making a folder for what ranks send each other")?;
     let rehearsal = rehearsal.in_copies()?;
-    let run = |rank: u32| {
-        (rehearsal.progress)(&format!("rank {rank} of {size}"));
+    let of = |rank: u32| {
         let mut one = rehearsal.clone();
         (one.rank, one.sent, one.is_silent) = (Some((rank, size)), Some(sent.path().to_owned()), true);
-        whole(options, &one)
+        one
+    };
+    let run = |rank: u32| {
+        (rehearsal.progress)(&format!("rank {rank} of {size}"));
+        whole(options, &of(rank))
     };
     let mut found = BTreeMap::from([(0, run(0)?)]);
     let sends = |result: &RehearsalResult| {
@@ -642,12 +645,17 @@ fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32, earlie
         let equal = answers.iter().filter(|other| is_equal(other, &answers[at])).filter_map(|other| other.time.clone());
         answers[at].time = equal.min_by(|a, b| a.step_seconds.total_cmp(&b.step_seconds));
     }
-    options.outputs.said.write(&answers)?;
     let names: Vec<String> = found.keys().map(u32::to_string).collect();
-    let most = answers.iter().enumerate().max_by_key(|(_, answer)| (!answer.verdict.fits(), answer.peak_on_device));
-    let Some((at, answer)) = most else { bail!("--world-size: a job has one rank or more") };
-    let mut worst = found.into_values().nth(at).context("a rank has no answer")?;
-    worst.answer = answer.clone();
+    let most = (0..answers.len()).max_by_key(|at| (!answers[*at].verdict.fits(), answers[*at].peak_on_device));
+    let Some(at) = most else { bail!("--world-size: a job has one rank or more") };
+    let (rank, mut worst) = found.into_iter().nth(at).context("a rank has no answer")?;
+    worst.answer = answers[at].clone();
+    if is_read(options) {
+        of(rank).find_other_values(&mut worst);
+        answers[at] = worst.answer.clone();
+    }
+    options.outputs.said.write(&answers)?;
+    let answer = &answers[at];
     let said = SaidFlags { json: None, ..options.outputs.said.clone() };
     let outputs = Outputs { said, ..options.outputs.clone() };
     let code = present(&outputs, &mut worst, earlier, options.keep.as_deref(), |_| None)?;
@@ -693,7 +701,12 @@ fn several(options: &RehearseOptions, rehearsals: &[Rehearsal]) -> Result<u8> {
             (one.progress)(&format!("{} of {count}: compute capability {major}.{minor}, cards: {cards}", done + 1));
         }
         let found = match cards.as_slice() {
-            [_] if !is_all => whole(options, &one).map(|found| vec![found.answer]),
+            [_] if !is_all => whole(options, &one).map(|mut found| {
+                if is_read(options) {
+                    one.find_other_values(&mut found);
+                }
+                vec![found.answer]
+            }),
             _ => one.on_cards(&cards),
         };
         let is_interrupted = rehearse::was_interrupted();

@@ -5,7 +5,7 @@ import os
 import time
 import weakref
 
-from . import device, hosting, imports, labels, loading, passes, reach
+from . import device, hosting, imports, labels, loading, passes, pools, reach
 from .guard import guarded, instead
 from .notes import note
 from .session import SESSION, settings
@@ -234,11 +234,14 @@ class _Steps:
         hosting.look()
         if self.wanted is None or steps - self.before_task < self.wanted or _trials:
             return
-        # The next task of a pool's worker is a training of its own.
-        self.before_task = steps
-        self.counts.clear()
-        self.at.clear()
-        self.stop(steps)
+        try:
+            self.stop(steps)
+        finally:
+            if pools.was_stopped:
+                # The next task of a pool's worker is a training of its own.
+                self.before_task = steps
+                self.counts.clear()
+                self.at.clear()
 
     def restart_after_trials(self):
         """Steps are counted from where memory ran out last and the script went on, and from the end of a finder's trials."""
