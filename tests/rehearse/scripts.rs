@@ -312,7 +312,8 @@ fn of_all_ranks_the_one_that_needs_most_is_named() {
     assert!(seen.output.status.success(), "{}", seen.error());
     let taken = "rank 3 was not rehearsed before: what it sends rank 4 is taken to be what rank 1 sent rank 2";
     assert!(
-        seen.json[2]["notes"].to_string().contains(taken) && !seen.json[1]["notes"].to_string().contains("was not rehearsed before"),
+        seen.json[2]["notes"].to_string().contains(taken)
+            && !seen.json[1]["notes"].to_string().contains("was not rehearsed before"),
         "{}",
         seen.json
     );
