@@ -70,7 +70,7 @@ fn own_results_take_nothing_away_and_stand_in_a_column_of_their_own() {
     assert!(checked > 3000, "{checked}");
 
     let front = fs::read_to_string(project.join("report/README.md")).unwrap();
-    let title = "## Does it work? One page for each technique";
+    let title = "## What each saves, what it costs, and when: one page for each technique";
     let table: Vec<Vec<String>> = super::section(&front, title).lines().filter(|line| line.starts_with('|')).map(cells).collect();
     assert_eq!(table[0].iter().filter(|cell| cell.starts_with("yours")).count(), 1, "{:?}", table[0]);
     let at = table[0].iter().position(|cell| cell.starts_with("yours")).unwrap();

@@ -74,10 +74,12 @@ fn describe(text: &mut String, machine: &Path, runs: &[Recorded], results: &Path
     writeln!(text, "- experiments: {}\n", plain(&names.join(", ")))?;
     // Measured beside measured, or else beside what was predicted.
     let others = came(results).into_iter().filter(|other| other.file_name() != machine.file_name());
-    let others: Vec<(Platform, PathBuf)> =
-        others.filter_map(|other| Some((read_machine(&other).ok()?[0].platform(), other))).collect();
-    let of = |wanted: Platform| others.iter().find(|(platform, _)| *platform == wanted);
-    if let Some((_, other)) = of(first.platform()).or_else(|| of(Platform::Dry)) {
+    // Of several the one with most of the same experiments.
+    let shared = |theirs: &[Recorded]| theirs.iter().filter(|run| names.contains(&run.protocol.name.as_str())).count();
+    let about = |other: PathBuf| read_machine(&other).ok().map(|theirs| (theirs[0].platform(), shared(&theirs), other));
+    let others: Vec<(Platform, usize, PathBuf)> = others.filter_map(about).collect();
+    let of = |wanted: Platform| others.iter().filter(|(platform, ..)| *platform == wanted).max_by_key(|(_, shared, _)| *shared);
+    if let Some((_, _, other)) = of(first.platform()).or_else(|| of(Platform::Dry)) {
         match diff(other, machine) {
             Ok(found) => writeln!(
                 text,

@@ -28,7 +28,7 @@ pub struct Case {
     /// As it is typed: `python train.py --batch-size 8`.
     pub command: String,
     #[serde(default)]
-    pub gpu: Cards,
+    pub gpu: GpuNames,
     /// More flags of `vramlab rehearse`.
     #[serde(default)]
     pub flags: String,
@@ -41,22 +41,22 @@ pub struct Case {
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub enum Cards {
+pub enum GpuNames {
     One(String),
     Several(Vec<String>),
 }
 
-impl Default for Cards {
-    fn default() -> Cards {
-        Cards::One("24GiB".to_string())
+impl Default for GpuNames {
+    fn default() -> GpuNames {
+        GpuNames::One("24GiB".to_string())
     }
 }
 
-impl Cards {
+impl GpuNames {
     pub fn names(&self) -> &[String] {
         match self {
-            Cards::One(name) => std::slice::from_ref(name),
-            Cards::Several(names) => names,
+            GpuNames::One(name) => std::slice::from_ref(name),
+            GpuNames::Several(names) => names,
         }
     }
 }
