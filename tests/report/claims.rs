@@ -76,7 +76,8 @@ fn each_claim_asks_what_its_guides_sentence_says() {
 }
 
 /// Metrics that claims read and that have one and the same value in every cell, each with why that is no dead meter.
-const INNOCENT: [(&str, &str, &str); 9] = [
+const INNOCENT: [(&str, &str, &str); 10] = [
+    ("amp", "not_zero", "how many gradients there are, of which the claim counts those that are lost"),
     ("agreement", "gradient_error", "0 is the claim: libtorch computes the same bits from Rust and from Python"),
     ("agreement", "loss_error", "0 is the claim: libtorch computes the same bits from Rust and from Python"),
     ("agreement", "parameter_error", "0 is the claim: libtorch computes the same bits from Rust and from Python"),
