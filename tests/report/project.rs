@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 13] = [
     "README.md",
     "METHODOLOGY.md",
     "records/measured",
     "records/predicted",
     "records/protocols",
+    "records/witnesses",
     "report",
     "records/versions",
     "tests/ecosystem",
