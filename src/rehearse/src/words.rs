@@ -103,7 +103,7 @@ pub fn wrapped(text: &str, columns: usize) -> String {
 /// `+13 %`, from three times on `4.7x`; the same where it is about as long.
 pub fn longer(share: f64) -> String {
     match (share * 100.0).round() {
-        percent if percent == 0.0 => "same".to_string(),
+        0.0 => "same".to_string(),
         _ if share >= 2.0 => format!("{:.1}x", 1.0 + share),
         percent => format!("{percent:+.0} %"),
     }

@@ -276,7 +276,7 @@ impl Reply<'_> {
         // Said beside the verdict.
         let is_said =
             |finding: &&Finding| matches!(finding.kind, FindingKind::Unreached | FindingKind::Varied | FindingKind::Placeholders);
-        let slowest = answer.time.as_ref().map_or_else(Vec::new, |time| slowest(time));
+        let slowest = answer.time.as_ref().map_or_else(Vec::new, slowest);
         Reply {
             verdict: short_verdict(answer),
             beside: beside(answer),
