@@ -113,7 +113,7 @@ fn snippets_pasted_into_the_script_ask_for_the_same_bytes_as_the_hooks() {
         let scripts: Vec<String> = names
             .iter()
             .map(|name| {
-                let path = scene.path(&format!("{name}.py"));
+                let path = scene.path(format!("{name}.py"));
                 std::fs::write(&path, snippet(name).replace("range(5)", "range(3)")).unwrap();
                 path.to_str().unwrap().to_string()
             })
@@ -310,14 +310,14 @@ fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
             }
         };
         assert!(script.len() > source.len(), "{name}: {snippet}");
-        std::fs::write(scene.path(&format!("{name}.py")), script.replace("range(4)", "range(3)")).unwrap();
+        std::fs::write(scene.path(format!("{name}.py")), script.replace("range(4)", "range(3)")).unwrap();
     }
     std::fs::copy(folder.join("pasted.py"), scene.path("train.py")).unwrap();
     // A compiler's setting stays for what runs after it, and what it compiled before would be reserved still.
     let mut printed = String::new();
     for names in [&NAMES[..9], &NAMES[9..]] {
         let scripts: Vec<String> =
-            names.iter().map(|name| scene.path(&format!("{name}.py")).to_str().unwrap().to_string()).collect();
+            names.iter().map(|name| scene.path(format!("{name}.py")).to_str().unwrap().to_string()).collect();
         let arguments: Vec<&str> = scripts.iter().map(String::as_str).collect();
         let (output, _) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--steps", "all"], &arguments);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
