@@ -105,7 +105,7 @@ fn lab(c: &mut Criterion) {
     drop(write(dir.path(), &records));
     c.bench_function("read 20 000 samples", |b| b.iter(|| Run::read(black_box(dir.path()))));
     let (protocol, rounds) = (protocol(), Rounds::fixed(25));
-    let taken = RunContext { profile: Profile::Full, device: Platform::Cpu, rounds: &rounds };
+    let taken = RunContext { profile: Profile::Full, device: Platform::Cpu, rounds: &rounds, machine: "" };
     c.bench_function("judge 60 comparisons of 25 rounds", |b| {
         b.iter(|| judge(&protocol, taken, &Samples::new(black_box(&records))))
     });
