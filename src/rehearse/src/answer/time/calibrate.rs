@@ -10,7 +10,7 @@ use sim::trace::Phase;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
-/// The script that times a list of kernels ([`super::kernels`]), for the Python whose PyTorch sees the GPU.
+/// The script that times a list of kernels, for the Python whose PyTorch sees the GPU.
 pub const SCRIPT: &str = include_str!("kernels.py");
 
 /// Some hundred operators of each class.
