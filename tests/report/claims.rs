@@ -85,7 +85,7 @@ const INNOCENT: [(&str, &str, &str); 10] = [
     ("load_checkpoint", "dropped", "all of the loaded state is freed once it is dropped: this is the claim"),
     ("lr_warmup", "starts", "how many starts there were, of which the claim counts those that diverge"),
     ("pin_memory", "device_bytes", "one byte of the device for each that is sent: this is the claim"),
-    ("pin_memory", "raised", "1 where pinning without a GPU raises: nobody has run these cells on such a machine since the H100's"),
+    ("pin_memory", "raised", "no step of the H100 raised; what raises is asked of machines without a GPU"),
     ("step_timeline", "loaded", "after the load there is the model and nothing else: this is the claim"),
 ];
 
