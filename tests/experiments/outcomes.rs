@@ -193,7 +193,7 @@ fn references_in_python_are_cells_like_ours() {
     let [own, shared] = ["empty_cache", "python"].map(|name| project.path().join("experiments").join(name));
     [&own, &shared].into_iter().for_each(|folder| std::fs::create_dir_all(folder).unwrap());
     std::fs::write(own.join("step.py"), REFERENCE).unwrap();
-    for name in ["lab.py", "meter.py", "exchange.py"] {
+    for name in ["lab.py", "meter.py", "exchange.py", "conditions.py"] {
         std::fs::copy(common::root().join("experiments/python").join(name), shared.join(name)).unwrap();
     }
     let program = project.path().join("experiment");
@@ -240,8 +240,8 @@ fn references_in_python_are_cells_like_ours() {
 /// settings are refused.
 fn both_sides_are_compared(run: &Run) {
     let of = |cell: &str| run.passes.iter().filter(|pass| pass.cell.to_string() == cell).collect::<Vec<_>>();
-    let outcomes = |cell: &str| of(cell).iter().map(|pass| (pass.pass, pass.status)).collect::<Vec<_>>();
-    let whole = [(Pass::Check, Status::Ok), (Pass::Memory, Status::Ok), (Pass::Memory, Status::Ok)];
+    let outcomes = |cell: &str| of(cell).iter().map(|pass| (pass.pass, pass.status, pass.reason.as_str())).collect::<Vec<_>>();
+    let whole = [Pass::Check, Pass::Memory, Pass::Memory].map(|pass| (pass, Status::Ok, ""));
     assert_eq!(outcomes("fate=shared by=pytorch"), whole);
     assert_eq!(outcomes("fate=shared by=vramlab"), whole);
     let peak = |cell: &str| {

@@ -70,7 +70,7 @@ fn a_card_is_calibrated_and_its_constants_and_prices_are_used() {
     let (output, error) = run(&["rehearse", "--gpu", "rtx-4090", "--constants", "constants.csv", "--", python, "train.py"]);
     assert!(output.status.code() == Some(2) && error.contains("was written on a simulated GPU"), "{error}");
 
-    // As if a real card had taken these times: 10 TFLOP/s in half precision, and 20 us a launch.
+    // As if a real card had taken these times: 10 TFLOP/s in half precision, and 1 ms a launch, beside which the script's own work is little.
     let taken = records.lines().map(|line| {
         let mut fields: Vec<String> = line.split(',').map(str::to_string).collect();
         // Kind, precision; FLOPs; seconds, and whether the GPU was simulated.
@@ -78,7 +78,7 @@ fn a_card_is_calibrated_and_its_constants_and_prices_are_used() {
             fields[19] = (fields[7].parse::<f64>().unwrap() / 1e13).to_string();
         }
         if fields[2] == "host" {
-            fields[19] = "2e-5".to_string();
+            fields[19] = "1e-3".to_string();
         }
         if fields[20] == "1" {
             fields[20] = "0".to_string();
@@ -105,7 +105,7 @@ fn a_card_is_calibrated_and_its_constants_and_prices_are_used() {
     // Forward and the weights' gradient.
     let seconds = 2.0 * 2.0 * 8192.0 * 4096.0 * 4096.0 / 1e13;
     assert!((0.9 * seconds..1.2 * seconds).contains(&number(&time["device_seconds"])) && time["records"] == "chip", "{time}");
-    assert!((number(&time["host_seconds"]) / number(&time["launches"]) / 2e-5 - 1.0).abs() < 1e-6, "{time}");
+    assert!((1.0..1.5).contains(&(number(&time["host_seconds"]) / number(&time["launches"]) / 1e-3)), "{time}");
     let cost = &time["cost"];
     assert!((number(&cost["of_1000_steps"]) / (number(&time["step_seconds"]) / 3.6 * 0.5) - 1.0).abs() < 1e-9, "{cost}");
     let epoch = &time["epoch"];

@@ -223,6 +223,8 @@ impl Compiler {
     fn new(torch: &Path, version: &str) -> Compiler {
         let mut build = cc::Build::new();
         build.cpp(true).std("c++17").opt_level(1).debug(false).pic(true);
+        // As libtorch was compiled: its headers lay out other classes without it.
+        build.define("NDEBUG", None);
         // libtorch's headers are not ours to mend.
         build.flag(format!("-isystem{}", torch.join("include").display()));
         build.flag(format!("-isystem{}", torch.join("include/torch/csrc/api/include").display()));
