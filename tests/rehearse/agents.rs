@@ -144,10 +144,15 @@ fn an_agent_calls_the_commands_as_tools() {
     let listed = ask(2, "tools/list", json!({}));
     let tools = listed["result"]["tools"].as_array().unwrap();
     let names: Vec<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
-    assert_eq!(names, ["rehearse", "what_if", "fit", "versions"]);
-    // Each property is a flag that the command has.
+    assert_eq!(names, ["rehearse", "check", "diff", "what_if", "fit", "versions", "bisect"]);
+    let of_output = |name: &str, result: &Value| {
+        let schema = &tools.iter().find(|tool| tool["name"] == name).unwrap()["outputSchema"];
+        matches(schema, schema, &result["structuredContent"]).unwrap_or_else(|why| panic!("{name}{why}: {result}"));
+    };
+    // Each property is a flag or an argument that the command has.
     for tool in tools {
-        let command = if tool["name"] == "what_if" { "rehearse" } else { tool["name"].as_str().unwrap() };
+        let name = tool["name"].as_str().unwrap();
+        let command = if ["what_if", "check"].contains(&name) { "rehearse" } else { name };
         let help = String::from_utf8(vramlab().args([command, "--help"]).output().unwrap().stdout).unwrap();
         for name in tool["inputSchema"]["properties"]
             .as_object()
@@ -155,7 +160,8 @@ fn an_agent_calls_the_commands_as_tools() {
             .keys()
             .filter(|name| !["command", "directory"].contains(&name.as_str()))
         {
-            assert!(help.contains(&format!("--{name}")), "{command} has no --{name}");
+            let is_there = help.contains(&format!("--{name}")) || help.contains(&format!("<{}>", name.to_uppercase()));
+            assert!(is_there, "{command} has no --{name}");
         }
     }
     let command = json!([common::python(), "train.py"]);
@@ -163,6 +169,7 @@ fn an_agent_calls_the_commands_as_tools() {
     let called = ask(3, "tools/call", json!({ "name": "rehearse", "arguments": arguments }));
     let result = &called["result"];
     assert_eq!(result["isError"], false, "{result}");
+    of_output("rehearse", result);
     assert!(result["content"][0]["text"].as_str().unwrap().contains("FITS a GPU of 2.00 GiB"), "{result}");
     let answer = &result["structuredContent"]["answer"];
     assert!(
@@ -179,6 +186,32 @@ fn an_agent_calls_the_commands_as_tools() {
     }
     assert_eq!(ask(5, "tools/call", json!({ "name": "train" }))["error"]["code"], -32602);
     assert_eq!(ask(6, "prompts/list", json!({}))["error"]["code"], -32601);
+    let files = json!({ "before": capture("training"), "after": capture("leak") });
+    let compared = ask(7, "tools/call", json!({ "name": "diff", "arguments": files }));
+    of_output("diff", &compared["result"]);
+    assert!(
+        compared["result"]["structuredContent"]["answer"]["rows"].as_array().is_some_and(|rows| !rows.is_empty()),
+        "{compared}"
+    );
+    let check =
+        json!({ "command": command, "directory": scene.path(), "gpu": "rtx-4090", "steps": 1, "check": capture("training") });
+    let shrunk = ask(8, "tools/call", json!({ "name": "check", "arguments": check }));
+    assert!(shrunk["result"]["isError"] == false && shrunk["result"]["structuredContent"]["exit_status"] == 0, "{shrunk}");
+    let tried = json!({ "command": command, "directory": scene.path(), "only": "expandable-segments" });
+    let params = json!({ "name": "what_if", "arguments": tried, "_meta": { "progressToken": "p" } });
+    writeln!(requests, "{}", json!({ "jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params })).unwrap();
+    let mut heard: Vec<Value> = Vec::new();
+    while heard.last().is_none_or(|last| last["id"] != 9) {
+        heard.push(serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap());
+    }
+    let answered = heard.pop().unwrap();
+    of_output("what_if", &answered["result"]);
+    assert!(
+        heard.iter().all(|one| one["method"] == "notifications/progress" && one["params"]["progressToken"] == "p"),
+        "{heard:?}"
+    );
+    assert!(heard.iter().any(|one| one["params"]["message"] == "rehearsing the script as it is"), "{heard:?}");
+    assert!(heard.is_sorted_by_key(|one| one["params"]["progress"].as_f64()), "{heard:?}");
     drop(requests);
     assert!(server.wait().unwrap().success());
 }

@@ -72,10 +72,10 @@ enum Subcommands {
     /// Say which lines made a peak grow, between two rehearsals; or which verdicts and effects differ between two machines
     Diff {
         /// A rehearsal, as --json or --keep wrote it; or a machine's folder, records/measured/MACHINE
-        #[arg(value_name = "A")]
+        #[arg(value_name = "BEFORE")]
         a: PathBuf,
         /// A later rehearsal; or the folder of another machine, or of the same at another time
-        #[arg(value_name = "B")]
+        #[arg(value_name = "AFTER")]
         b: PathBuf,
         /// Of two rehearsals, write the rows as JSON to FILE; - is the standard output
         #[arg(long, value_name = "FILE")]
@@ -121,7 +121,7 @@ enum Subcommands {
     /// Print the JSON schema of what a command's --json writes
     Schema {
         /// The command
-        #[arg(value_name = "COMMAND", default_value = "rehearse", value_parser = ["rehearse", "what-if", "fit", "versions", "diff"])]
+        #[arg(value_name = "COMMAND", default_value = "rehearse", value_parser = ["rehearse", "what-if", "fit", "versions", "bisect", "diff"])]
         of: String,
     },
 

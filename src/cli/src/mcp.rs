@@ -1,15 +1,16 @@
 //! `vramlab mcp`: this program's commands as tools of an agent. Requests and answers of JSON-RPC 2.0, a line each, on the standard input and output,
 //! as the Model Context Protocol has them.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, bail};
 use base::println;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value, json};
-use std::io::BufRead;
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
+use std::time::{Duration, Instant};
 use tempfile::NamedTempFile;
 
 /// The newest version of the protocol that this is written for; an older one that a client asks for has the same messages.
@@ -19,12 +20,17 @@ const MOST_TEXT: usize = 20_000;
 /// Of an answer the parts that have a row a block or a line; the text has the largest of them.
 const DETAILS: [&str; 2] = ["processes", "cards"];
 
-/// A property of a tool: its name, which is its flag's too, its type, and what it is.
+/// How often a call that says nothing is told to go on, well within the time after which clients give up.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// A property of a tool: its name, which is its flag's too unless it is one of `words`, its type, and what it is.
 type Property = (&'static str, &'static str, &'static str);
 
 struct Tool {
     name: &'static str,
     words: &'static [&'static str],
+    /// Of which command's JSON its answer is, as `vramlab schema` names it.
+    answers: &'static str,
     description: &'static str,
     properties: &'static [Property],
     required: &'static [&'static str],
@@ -41,18 +47,41 @@ const SHARED: [Property; 6] = [
 const FAKE_DATA: Property =
     ("fake-data", "string", "Rows in place of data sets that are not there; columns such as text:string,label:class10, or nothing");
 
-const TOOLS: [Tool; 4] = [
+/// Those that a command has no flags for: words in this order.
+const WORDS: [&str; 4] = ["before", "after", "good", "bad"];
+
+const TOOLS: [Tool; 7] = [
     Tool {
         name: "rehearse",
         words: &["rehearse"],
+        answers: "rehearse",
         description: "Runs an unmodified PyTorch training or inference command on a simulated GPU, which nobody needs to have, and says whether it \
-                      fits, its peak of memory, what fills that, and the predicted time of a step. Files and uploads are held back.",
+                      fits, its peak of memory, what fills that, and the predicted time of a step. Files and uploads are held back. Of a server \
+                      (vllm serve and others) it says how large its KV cache is.",
         properties: &[FAKE_DATA],
         required: &["command"],
     },
     Tool {
+        name: "check",
+        words: &["rehearse"],
+        answers: "rehearse",
+        description: "Rehearses a command and compares its peak with an answer or a capture of before: which line made it grow. Exit status 4 where \
+                      it grew.",
+        properties: &[FAKE_DATA, ("check", "string", "The file of before: what --json or --keep wrote")],
+        required: &["command", "check"],
+    },
+    Tool {
+        name: "diff",
+        words: &["diff"],
+        answers: "diff",
+        description: "Compares the peaks of two rehearsals that were kept as files (--json or --keep): what makes the difference.",
+        properties: &[("before", "string", "The file of the first"), ("after", "string", "The file of the second")],
+        required: &["before", "after"],
+    },
+    Tool {
         name: "what_if",
         words: &["rehearse", "--what-if"],
+        answers: "what-if",
         description: "Tries memory techniques on a command (checkpoints, autocast, smaller micro-batches, ...): what each saves and costs, and the \
                       lines to write. One rehearsal for each: minutes.",
         properties: &[
@@ -66,6 +95,7 @@ const TOOLS: [Tool; 4] = [
     Tool {
         name: "fit",
         words: &["fit"],
+        answers: "fit",
         description: "Finds the largest batch with which a command fits a GPU.",
         properties: &[FAKE_DATA, ("batch", "string", "The command's flag for its batch size, as in '--batch-size {}'")],
         required: &["command", "batch"],
@@ -73,6 +103,7 @@ const TOOLS: [Tool; 4] = [
     Tool {
         name: "versions",
         words: &["versions"],
+        answers: "versions",
         description: "Rehearses a command with several versions of PyTorch or of a package, which are installed aside: what it takes with each, and \
                       the lines that made it grow. Needs a network.",
         properties: &[
@@ -81,11 +112,27 @@ const TOOLS: [Tool; 4] = [
         ],
         required: &["command"],
     },
+    Tool {
+        name: "bisect",
+        words: &["bisect"],
+        answers: "bisect",
+        description: "Finds the first release of a package, or the first commit of a clone, with which a command takes more memory or time, and the \
+                      lines that grew. Needs a network for releases.",
+        properties: &[
+            ("package", "string", "The package whose releases are tried"),
+            ("repo", "string", "In place of a package, a clone whose commits are tried"),
+            ("good", "string", "A release or commit before it grew"),
+            ("bad", "string", "A later one"),
+            ("by", "string", "What is compared: allocated, reserved, needs or step"),
+        ],
+        required: &["command", "good", "bad"],
+    },
 ];
 
 impl Tool {
     fn properties(&self) -> impl Iterator<Item = &Property> {
-        SHARED.iter().chain(self.properties)
+        let shared = if self.required.contains(&"command") { &SHARED[..] } else { &[] };
+        shared.iter().chain(self.properties)
     }
 
     fn listed(&self) -> Value {
@@ -101,7 +148,35 @@ impl Tool {
             .collect();
         let schema =
             json!({ "type": "object", "properties": properties, "required": self.required, "additionalProperties": false });
-        json!({ "name": self.name, "description": self.description, "inputSchema": schema })
+        json!({ "name": self.name, "description": self.description, "inputSchema": schema, "outputSchema": self.output() })
+    }
+
+    /// Of the structured answer: several cards have one each, and a command that failed has none.
+    fn output(&self) -> Value {
+        let mut answer = rehearse::schema(self.answers);
+        let mut definitions = answer["$defs"].take();
+        for name in ["$defs", "$id", "$schema"].into_iter().chain(DETAILS) {
+            [&mut answer, &mut Value::Null].into_iter().filter_map(Value::as_object_mut).for_each(|all| drop(all.remove(name)));
+            answer["properties"].as_object_mut().map(|all| all.remove(name));
+            answer["required"].as_array_mut().into_iter().for_each(|all| all.retain(|required| required != name));
+        }
+        // What only the parts that are left out refer to is left out, too.
+        while let Some(all) = definitions.as_object_mut() {
+            let (before, text) = (all.len(), format!("{answer}{}", Value::Object(all.clone())));
+            all.retain(|name, _| text.contains(&format!("#/$defs/{name}\"")));
+            if all.len() == before {
+                break;
+            }
+        }
+        json!({
+            "type": "object",
+            "properties": {
+                "exit_status": { "type": ["integer", "null"] },
+                "answer": { "anyOf": [answer, { "type": "array", "items": answer }, { "type": "null" }] },
+            },
+            "required": ["exit_status", "answer"],
+            "$defs": definitions,
+        })
     }
 
     /// The program's flags with the command, and where it runs.
@@ -110,6 +185,7 @@ impl Tool {
             return Err(format!("'{missing}' is missing"));
         }
         let (mut flags, mut command, mut folder) = (Vec::new(), Vec::new(), None);
+        let words = WORDS.iter().filter_map(|name| given.get(*name)?.as_str().map(str::to_string)).collect();
         for (name, value) in given {
             let Some((_, kind, _)) = self.properties().find(|property| property.0 == name) else {
                 let known: Vec<&str> = self.properties().map(|property| property.0).collect();
@@ -120,6 +196,7 @@ impl Tool {
                     command = words.iter().filter_map(Value::as_str).map(str::to_string).collect();
                 }
                 (Value::String(text), "string") if name == "directory" => folder = Some(PathBuf::from(text)),
+                (Value::String(_), "string") if WORDS.contains(&name.as_str()) => {}
                 (Value::String(text), "string") => flags.push(format!("--{name}={text}")),
                 (Value::Number(number), "integer" | "number") => flags.push(format!("--{name}={number}")),
                 (Value::Bool(true), "boolean") => flags.push(format!("--{name}")),
@@ -127,7 +204,8 @@ impl Tool {
                 _ => return Err(format!("'{name}' is no {kind} that it takes: {value}")),
             }
         }
-        Ok(([flags, vec!["--".to_string()], command].concat(), folder))
+        let separator = if command.is_empty() { Vec::new() } else { vec!["--".to_string()] };
+        Ok(([flags, words, separator, command].concat(), folder))
     }
 
     /// Starts the program itself, which writes its answer into a file.
@@ -140,10 +218,36 @@ impl Tool {
         Ok((command.spawn().context("starting the rehearsal")?, answer))
     }
 
-    /// What a client is shown of it, once it has ended.
-    fn shown(child: Child, answer: &NamedTempFile) -> Result<Value> {
-        let output = child.wait_with_output().context("waiting for the rehearsal")?;
-        let mut text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    /// What a client is shown of it, once it has ended; meanwhile `progress` hears what it is about.
+    fn shown(mut child: Child, answer: &NamedTempFile, progress: impl Fn(&str)) -> Result<Value> {
+        let (Some(mut output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else { bail!("it has no pipes") };
+        let printed = thread::spawn(move || {
+            let mut all = Vec::new();
+            output.read_to_end(&mut all).map(|_| all)
+        });
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            let mut errors = BufReader::new(errors);
+            let mut line = Vec::new();
+            while matches!(errors.read_until(b'\n', &mut line), Ok(1..)) && sender.send(std::mem::take(&mut line)).is_ok() {}
+        });
+        let (mut said, mut last) = (Vec::new(), "rehearsing".to_string());
+        loop {
+            match lines.recv_timeout(HEARTBEAT) {
+                Ok(line) => {
+                    if let Some(what) = line.strip_prefix(b"vramlab: ") {
+                        last = String::from_utf8_lossy(what.trim_ascii()).into_owned();
+                        progress(&last);
+                    }
+                    said.extend(line);
+                }
+                Err(RecvTimeoutError::Timeout) => progress(&last),
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let status = child.wait().context("waiting for the rehearsal")?.code();
+        let printed = printed.join().map_err(|_| anyhow!("its output could not be read"))?.context("reading its output")?;
+        let mut text = String::from_utf8_lossy(&printed).into_owned() + &String::from_utf8_lossy(&said);
         if let Some(cut) = text.len().checked_sub(MOST_TEXT) {
             let cut = (cut..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
             text.replace_range(..cut, "...");
@@ -153,9 +257,8 @@ impl Tool {
         if let Some(answer) = found.as_object_mut() {
             DETAILS.iter().for_each(|name| drop(answer.remove(*name)));
         }
-        let status = output.status.code();
-        // 3 is an answer, too: it does not fit.
-        let is_error = found.is_null() || !matches!(status, Some(0 | 3));
+        // 3 and 4 are answers, too: it does not fit, it grew.
+        let is_error = found.is_null() || !matches!(status, Some(0 | 3 | 4));
         Ok(json!({
             "content": [{ "type": "text", "text": text }],
             "structuredContent": { "exit_status": status, "answer": found },
@@ -170,6 +273,8 @@ enum Event {
     End,
     /// Of a call that has ended: its request's id, and what answers it.
     Called(Value, Value),
+    /// Of one that goes on: its request's id, and a notification.
+    GoesOn(Value, Value),
 }
 
 /// Answers requests until the standard input ends, and ends with it what still runs. Calls run beside one another, and others are answered meanwhile.
@@ -197,6 +302,11 @@ pub fn serve() -> Result<u8> {
             Event::End => {
                 has_ended = true;
                 calls.running.iter().for_each(|(_, process)| end(*process));
+            }
+            Event::GoesOn(id, notification) => {
+                if calls.running.iter().any(|(running, _)| *running == id) {
+                    println!("{notification}");
+                }
             }
             Event::Called(id, answer) => {
                 // One that was cancelled is not answered.
@@ -262,7 +372,8 @@ impl Calls {
                     Ok(found) => found,
                     Err(why) => return Some(done(id, json!({ "content": [{ "type": "text", "text": why }], "isError": true }))),
                 };
-                return self.start(tool, id, arguments, folder).err().map(|why| failed(id, -32603, format!("{why:#}")));
+                let token = parameters["_meta"].get("progressToken").cloned();
+                return self.start(tool, id, arguments, folder, token).err().map(|why| failed(id, -32603, format!("{why:#}")));
             }
             _ => return Some(failed(id, -32601, format!("there is no method '{method}'"))),
         };
@@ -270,12 +381,27 @@ impl Calls {
     }
 
     /// From this thread: what it starts is ended where it is gone.
-    fn start(&mut self, tool: &Tool, id: &Value, arguments: Vec<String>, folder: Option<PathBuf>) -> Result<()> {
+    fn start(
+        &mut self,
+        tool: &Tool,
+        id: &Value,
+        arguments: Vec<String>,
+        folder: Option<PathBuf>,
+        token: Option<Value>,
+    ) -> Result<()> {
         let (child, answer) = tool.start(arguments, folder)?;
         self.running.push((id.clone(), Pid::from_child(&child)));
         let (id, ends) = (id.clone(), self.ends.clone());
         thread::spawn(move || {
-            let answer = match Tool::shown(child, &answer) {
+            let began = Instant::now();
+            let progress = |message: &str| {
+                if let Some(token) = &token {
+                    let params = json!({ "progressToken": token, "progress": began.elapsed().as_secs_f64(), "message": message });
+                    let notification = json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params });
+                    ends.send(Event::GoesOn(id.clone(), notification)).ok();
+                }
+            };
+            let answer = match Tool::shown(child, &answer, progress) {
                 Ok(result) => done(&id, result),
                 Err(why) => failed(&id, -32603, format!("{why:#}")),
             };
@@ -288,8 +414,12 @@ impl Calls {
 /// Set where a rehearsal is to end with the process that started it, however that ends.
 const ENDS_WITH_PARENT: &str = "VRAMLAB_ENDS_WITH_PARENT";
 
+pub fn is_called_by_agent() -> bool {
+    std::env::var_os(ENDS_WITH_PARENT).is_some()
+}
+
 pub fn end_with_parent() {
-    if std::env::var_os(ENDS_WITH_PARENT).is_some() {
+    if is_called_by_agent() {
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).ok();
     }
 }

@@ -1,5 +1,6 @@
 //! What a terminal gets and a file does not: colour, and one line of progress that is written over.
 
+use super::mcp::is_called_by_agent;
 use anstyle::{AnsiColor, Style};
 use base::{eprint, eprintln};
 use std::io::IsTerminal;
@@ -53,9 +54,11 @@ pub fn progress(what: &str) {
     eprintln!("vramlab: {what}");
 }
 
-/// What goes on while the script prints nothing: on a terminal the line before is written over, and a file has none.
+/// What goes on while the script prints nothing: on a terminal the line before is written over, an agent gets each, and a file none.
 pub fn rewritten(what: &str) {
-    if let Some(columns) = columns().filter(|_| std::io::stderr().is_terminal()) {
+    if is_called_by_agent() {
+        progress(what);
+    } else if let Some(columns) = columns().filter(|_| std::io::stderr().is_terminal()) {
         let line: String = format!("vramlab: {what}").chars().take(columns.saturating_sub(1)).collect();
         eprint!("\r\x1b[2K{line}");
         STANDS.store(true, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use base::units::Bytes;
 use base::{eprint, println};
 use clap::Args;
 use rehearse::check::Earlier;
-use rehearse::diff::PeakDiff;
+use rehearse::diff::Bisected;
 use rehearse::versions::bisect::{FirstBad, Peaks, Worktree};
 use rehearse::versions::{Base, Environments, Figure, Table, Trial, Wanted, clear, combinations, rows};
 use serde::Serialize;
@@ -208,14 +208,6 @@ pub fn versions(options: &VersionsOptions) -> Result<u8> {
         fs::write(&picture, table.picture()?).with_context(|| format!("writing {}", picture.display()))?;
     }
     Ok(if table.has_figures() { 0 } else { 2 })
-}
-
-/// What was found, as JSON.
-#[derive(Serialize)]
-struct Bisected<'a> {
-    #[serde(flatten)]
-    found: &'a FirstBad,
-    difference: PeakDiff,
 }
 
 /// Finds the version that made it grow, says it, and gives the exit status.

@@ -3,6 +3,7 @@
 use crate::answer::BlockGroup;
 use crate::capture::plain::on_one_line;
 use crate::capture::process::INSTALLED;
+use crate::explore::versions::bisect::FirstBad;
 use crate::words::bytes;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -61,6 +62,14 @@ pub struct DiffRow {
     /// Where the blocks were freed that live longer, or are freed now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub freed: Option<String>,
+}
+
+/// What `vramlab bisect` writes: the first that grew, and how it differs from the last that had not.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub struct Bisected<'a> {
+    #[serde(flatten)]
+    pub found: &'a FirstBad,
+    pub difference: PeakDiff,
 }
 
 /// The difference of what two peaks hold.

@@ -1,6 +1,6 @@
 //! The JSON schema of answers, made of the types that are written.
 
-use super::diff::PeakDiff;
+use super::diff::{Bisected, PeakDiff};
 use crate::answer::{Answer, SCHEMA};
 use crate::explore::fit::Fit;
 use crate::explore::versions::Table;
@@ -15,6 +15,7 @@ pub fn schema(of: &str) -> Value {
         "what-if" => generator.into_root_schema_for::<Vec<VariantRow>>(),
         "fit" => generator.into_root_schema_for::<Vec<Fit>>(),
         "versions" => generator.into_root_schema_for::<Table>(),
+        "bisect" => generator.into_root_schema_for::<Bisected>(),
         "diff" => generator.into_root_schema_for::<PeakDiff>(),
         _ => generator.into_root_schema_for::<Answer>(),
     };
