@@ -23,6 +23,7 @@ mod sharing;
 mod strangers;
 mod sweeps;
 mod times;
+mod twice;
 mod versions;
 mod ways_in;
 mod what_if;

@@ -31,8 +31,9 @@ const LAUNCH_SECONDS: f64 = 4e-6;
 /// What it takes in all, from one launch to the next, where nobody says: 14 to 38 us in the median of KernelBench's networks on seven machines.
 const WHOLE_LAUNCH: f64 = 20e-6;
 
-/// More than so much between two launches is the script's own work, such as loading its data, and counts as here.
-const OWN_WORK: f64 = 1e-3;
+/// More than so much between two launches is the script's own work, such as loading its data, and counts as here; what is less is as much
+/// this machine's, and says something else each time.
+const OWN_WORK: f64 = 5e-3;
 
 /// Share of the predictions whose real value the interval is to hold.
 const COVERAGE: f64 = 0.8;
@@ -350,17 +351,14 @@ impl<'a> Stretch<'a> {
         // The first one of a decoder makes keys and values of the whole input, which no other does.
         let follows_one = |at: usize| at > 0 && is_token(passes[at - 1]) && is_token(passes[at]);
         let has_later = (0..passes.len()).any(follows_one);
-        // By what the card has to do. Of several alike the one in the middle by the host's time: it was warm, and compiled nothing.
+        // By what the card has to do. Of several alike the one in the middle: it was warm, and compiled nothing.
         let work_of = |pass: &[Work]| pass.iter().map(|work| device.takes(work).seconds).sum::<f64>();
-        let host_of = |at: &usize| passes[*at].iter().map(|work| work.host_nanoseconds).sum::<u64>();
         let longest = |wanted: &dyn Fn(usize) -> bool| {
             let lengths: Vec<(usize, f64)> =
                 (0..passes.len()).filter(|at| wanted(*at)).map(|at| (at, work_of(passes[at]))).collect();
             let most = lengths.iter().map(|(_, length)| *length).fold(0.0, f64::max);
-            let mut alike: Vec<usize> =
-                lengths.into_iter().filter(|(_, length)| *length >= ALIKE * most).map(|(at, _)| at).collect();
-            alike.sort_by_key(host_of);
-            alike.get(alike.len().saturating_sub(1) / 2).copied()
+            let alike: Vec<usize> = lengths.into_iter().filter(|(_, length)| *length >= ALIKE * most).map(|(at, _)| at).collect();
+            alike.get(alike.len() / 2).copied()
         };
         // What captures a CUDA graph is longer than those that replay it.
         let kind = |at: usize| if has_later { follows_one(at) } else { is_token(passes[at]) == generates };
@@ -421,7 +419,8 @@ impl HostModel {
         let seconds = nanoseconds as f64 * 1e-9;
         match (self.launch, self.factor) {
             (None, Some(factor)) => seconds * factor,
-            _ => (seconds - OWN_WORK).max(0.0),
+            _ if seconds > OWN_WORK => seconds,
+            _ => 0.0,
         }
     }
 }
