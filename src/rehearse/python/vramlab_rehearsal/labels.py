@@ -8,6 +8,7 @@ import threading
 import weakref
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from . import calls, device
 from .guard import guarded, instead
@@ -23,9 +24,9 @@ _roots = weakref.WeakSet()
 _addresses = weakref.WeakKeyDictionary()
 _optimizers = weakref.WeakSet()
 _names = weakref.WeakKeyDictionary()
-_parameters = {}
-# Of optimizers, by id.
-_trained = set()
+_parameters = WeakTensorKeyDictionary()
+# Those that optimizers have.
+_trained = WeakTensorKeyDictionary()
 # Labels that are not written yet: address, category and number of the name of each.
 _waiting = array.array("Q")
 _here = threading.local()
@@ -215,7 +216,7 @@ def _address(parameter):
 def label_root(root):
     kind = _title(root)
     for name, parameter in root.named_parameters():
-        name = _parameters.setdefault(id(parameter), _plain(f"{kind}.{name}"))
+        name = _parameters.setdefault(parameter, _plain(f"{kind}.{name}"))
         _label(parameter, _kind_of(parameter), name)
         for scale in _scales(getattr(parameter, "quant_state", None)):
             _label(scale, _kind_of(parameter), name)
@@ -229,7 +230,7 @@ def label_root(root):
 
 def _kind_of(parameter):
     # One that an optimizer has is frozen for a while, as those of a discriminator are.
-    return PARAMETER if parameter.requires_grad or id(parameter) in _trained else FROZEN
+    return PARAMETER if parameter.requires_grad or parameter in _trained else FROZEN
 
 
 def _scales(state):
@@ -352,8 +353,8 @@ def gradients(optimizer):
     _optimizers.add(optimizer)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            name = _parameters.get(id(parameter), "")
-            _trained.add(id(parameter))
+            name = _parameters.get(parameter, "")
+            _trained[parameter] = True
             _label(parameter, PARAMETER, name)
             gradient = parameter.grad
             if gradient is not None:
@@ -365,7 +366,7 @@ def gradients(optimizer):
 def state(optimizer):
     for parameter, values in list(optimizer.state.items()):
         if isinstance(values, dict):
-            name = _parameters.get(id(parameter), "")
+            name = _parameters.get(parameter, "")
             # L-BFGS has its history in lists.
             lists = [value for value in values.values() if isinstance(value, list)]
             for value in itertools.chain(values.values(), *lists):
