@@ -128,7 +128,7 @@ versions *CASES: _setup
 dist:
     scripts/dist
 
-# Pack dist/vramlab-*.whl, `vramlab rehearse` and its Python package for people without Rust; `just wheel --newest` for a release
+# Pack dist/vramlab-*.whl, `vramlab rehearse` and its Python package for people without Rust; `just wheel --torch all` for a release
 wheel *FLAGS: _setup
     cargo build --release -p vramlab
     scripts/wheel --program {{ quote(release / "vramlab") }} "$@"
