@@ -156,11 +156,9 @@ def transforms():
     return found
 
 
-def main(prepare, opens_gpu=True):
+def main(prepare):
     """Runs the pass that the command line asks for and writes its rows to what was standard output. A template runs one in each copy of
-    itself. A simulated GPU is opened first, unless the reference does it by itself."""
-    global _opens_gpu
-    _opens_gpu = opens_gpu
+    itself. A simulated GPU is opened first."""
     gc.enable()
     asked, what = sys.argv[1:] if len(sys.argv) == 3 else (None, None)
     if asked == "--child":
@@ -169,9 +167,6 @@ def main(prepare, opens_gpu=True):
         _serve(prepare, int(what))
     else:
         sys.exit(f"{sys.argv[0]} is run by the experiment of the same name, not by hand")
-
-
-_opens_gpu = True
 
 
 def _open_simulated_gpu():
@@ -239,7 +234,7 @@ def _run(prepare, spec):
         meter.open_library(spec["reference"]["meter"])
         # To PyTorch a simulated GPU is a GPU.
         device = "cuda" if spec["device"].startswith("dry") else spec["device"]
-        if device != spec["device"] and _opens_gpu:
+        if device != spec["device"]:
             _open_simulated_gpu()
         bench = Bench(torch.device(device), spec["seed"], spec["threads"])
         if bench.device.type == "cuda" and bench.device.index is not None:

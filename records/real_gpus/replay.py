@@ -440,7 +440,7 @@ def benchmark(row):
 
 
 def is_row(row, cell):
-    """Whether a cell of experiments/real_gpus.rs, which spells its levels so, is this row."""
+    """Whether a cell of records/protocols/real_gpus-1.json, which spells its levels so, is this row."""
     setup = re.sub(r'[{}" ]|torch\.', "", row["configuration"]).replace(",", ";")
     spelled = row["benchmark"], row["mode"], row["gpu"].replace(" ", "-"), setup, row["x_name"] + row["x"]
     return spelled == tuple(cell[factor] for factor in ("benchmark", "mode", "gpu", "setup", "size"))

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-const PARTS: [&str; 13] = [
+const PARTS: [&str; 15] = [
     "README.md",
     "METHODOLOGY.md",
     "records/measured",
@@ -20,6 +20,8 @@ const PARTS: [&str; 13] = [
     "experiments",
     "docs",
     "records/gpus",
+    "records/compiling",
+    "records/real_gpus/page.md",
     "records/times/fine_tuning.csv",
 ];
 

@@ -1,10 +1,10 @@
 //! Claims and published figures as the report shows them, each with its evidence.
 
-use super::guides::{compared, quotes};
 use super::markup::{Markdown, slug};
 use super::plots::grouped;
 use super::prose::{self, Against};
 use super::recorded::Recorded;
+use super::sentences::{compared, quotes};
 use base::units::counted;
 use minijinja::{Value, context};
 use record::judge::{Comparison, Evidence, Judged, Outcome, Reproduction, Verdict};
@@ -14,32 +14,6 @@ use serde::Serialize;
 
 /// Of more comparisons than this only the most telling are shown; the data have all.
 const FEW: usize = 8;
-
-/// A guide whose claims are tested.
-pub struct Guide {
-    pub title: &'static str,
-    /// Empty where it is not known.
-    pub address: &'static str,
-}
-
-/// Claims name them by their place here, from 1.
-pub const GUIDES: [Guide; 5] = [
-    Guide { title: "PyTorch 메모리 최적화 기법 (2023)", address: "https://colinch4.github.io/2023-09-07/12-01-30-118535/" },
-    Guide { title: "PyTorch GPU 메모리 관리 (2023)", address: "" },
-    Guide { title: "GPU 메모리·연산 효율 최적화 완전 가이드 (Deep Learning study)", address: "" },
-    Guide { title: "Pytorch에서 memory사용 Guide (Jeong-Minju, 2023)", address: "" },
-    Guide { title: "PyTorch Dataloader pin_memory설정 (손무현, 2024)", address: "" },
-];
-
-/// The numbers of the guides that a claim comes from.
-pub fn guides_of(from: &str) -> impl Iterator<Item = usize> {
-    from.split_whitespace().filter_map(|number| number.parse().ok())
-}
-
-/// A guide by its title, with its address where that is known.
-pub fn title(guide: &Guide) -> Markdown {
-    if guide.address.is_empty() { Markdown::text(guide.title) } else { Markdown::link(guide.title, guide.address) }
-}
 
 /// One claim on one machine, its effect first.
 #[derive(Debug, Clone, Serialize)]

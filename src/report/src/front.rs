@@ -1,6 +1,6 @@
 //! The front page: what to do first, every technique in order of what it saves, what the guides' claims come to, and what is not known.
 
-use super::claims::{GUIDES, VerdictRow, claims_of, guides_of, title};
+use super::claims::{VerdictRow, claims_of};
 use super::effects::Effect;
 use super::findings::{Findings, FoundEffect};
 use super::ladder::Ladder;
@@ -8,6 +8,7 @@ use super::markup::Markdown;
 use super::pages::Page;
 use super::prose;
 use super::recorded::Recorded;
+use super::sentences::{GUIDES, guides_of, title};
 use base::units::{change, percent};
 use minijinja::{Value, context};
 use record::judge::Verdict;

@@ -1,75 +1,11 @@
-//! The guides' own sentences, word for word, and what became of each.
+//! What became of each of the guides' sentences.
 
-use super::claims::{self, GUIDES};
 use super::findings::Findings;
 use super::markup::Markdown;
 use super::prose::{self, Against};
+use super::sentences::{GUIDES, SENTENCES, Sentence, compared, title};
 use minijinja::{Value, context};
-use record::judge::{Evidence, Judgement, Verdict};
-use record::protocol::PlainProtocol;
-use serde::Deserialize;
-use std::sync::LazyLock;
-
-/// One thing that a sentence of a guide says. A sentence that says several has a row for each.
-#[derive(Debug, Deserialize)]
-pub struct Sentence {
-    /// From 1, by their place in [`GUIDES`].
-    pub guide: usize,
-    /// Word for word, line ends apart.
-    pub original: String,
-    /// Empty where the original is English or code.
-    pub translation: String,
-    /// The claim that puts it to the test; empty where nothing does.
-    pub claim: String,
-    /// The metric that it is about.
-    #[expect(dead_code, reason = "a test holds it against the claim's rule")]
-    effect: String,
-    #[expect(dead_code, reason = "a test holds it against the claim's rule")]
-    side: String,
-    /// How much, only where the guide says it; or, without a claim, why it is not judged.
-    #[serde(rename = "how much or why it is not judged")]
-    pub how_much: String,
-}
-
-/// In the guides' order.
-pub static SENTENCES: LazyLock<Vec<Sentence>> = LazyLock::new(|| {
-    let rows = csv::ReaderBuilder::new().delimiter(b';').from_reader(include_bytes!("sentences.csv").as_slice());
-    rows.into_deserialize().collect::<Result<_, _>>().unwrap_or_default()
-});
-
-impl Sentence {
-    /// `1: "original": translation`.
-    pub fn quoted(&self) -> Markdown {
-        let number = Markdown::link(&self.guide.to_string(), "guides.md");
-        let translation = if self.translation.is_empty() { String::new() } else { format!("<br>{}", text(&self.translation)) };
-        Markdown::trusted(format!("{}: “{}”{translation}", number.as_str(), text(&self.original)))
-    }
-}
-
-fn text(text: &str) -> String {
-    Markdown::text(text).as_str().to_string()
-}
-
-/// The sentences that a claim puts to the test, or the claim's own words where no guide makes it.
-pub fn quotes(id: &str, own: &str) -> Markdown {
-    let quotes: Vec<String> =
-        SENTENCES.iter().filter(|sentence| sentence.claim == id).map(|s| s.quoted().as_str().to_string()).collect();
-    if quotes.is_empty() { Markdown::text(own) } else { Markdown::trusted(quotes.join("<br>")) }
-}
-
-/// Of more parts than this the first are told.
-const FEW_PARTS: usize = 2;
-
-/// What was compared, in the words of the parts that decide.
-pub fn compared(protocol: &PlainProtocol, evidence: &[Evidence]) -> String {
-    let judged = || evidence.iter().filter(|part| part.is_judged && !part.comparisons.is_empty());
-    let any_decides = judged().any(|part| part.decides);
-    let parts = judged().filter(|part| part.decides || !any_decides);
-    let all = base::order::distinct(parts.map(|part| part.rule.comparison(&protocol.metrics)));
-    let more = all.len().saturating_sub(FEW_PARTS);
-    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-    format!("{}{more}", all.iter().take(FEW_PARTS).cloned().collect::<Vec<_>>().join("; "))
-}
+use record::judge::{Judgement, Verdict};
 
 /// Every sentence of the guides that says something of memory or speed, with what became of it.
 pub fn sentences(findings: &Findings) -> Vec<Value> {
@@ -114,5 +50,5 @@ pub fn sentences(findings: &Findings) -> Vec<Value> {
 
 /// The guides by their number, for the heads of their tables.
 pub fn titles() -> Vec<Value> {
-    GUIDES.iter().zip(1..).map(|(guide, number)| context! { number, title => claims::title(guide) }).collect()
+    GUIDES.iter().zip(1..).map(|(guide, number)| context! { number, title => title(guide) }).collect()
 }

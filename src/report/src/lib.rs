@@ -27,6 +27,7 @@ mod plots;
 mod prose;
 mod rankings;
 mod recorded;
+mod sentences;
 mod verdicts;
 mod versions;
 mod words;

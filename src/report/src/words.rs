@@ -41,16 +41,17 @@ pub struct WordsBlock {
 /// A figure as it is written, and how it breaks its bound where it does.
 type SlotText = (String, Option<String>);
 
-/// The words of an experiment's page, as an editor left them beside its source: in the project that has the results, or that the reporter stands in.
+/// The words of an experiment's page, as an editor left them: in the project that has the results, or that the reporter stands in.
 /// None where neither has the experiment.
 pub fn page_of(results: &Path, name: &str) -> String {
-    let beside = results.parent().map(|project| project.join(EXPERIMENTS));
-    let folders = beside.into_iter().chain([PathBuf::from(EXPERIMENTS)]);
+    let projects: Vec<PathBuf> = results.parent().map(Path::to_path_buf).into_iter().chain([PathBuf::new()]).collect();
+    let folders = projects.iter().flat_map(|project| PAGES.map(|folder| project.join(folder)));
     let files = folders.flat_map(|folder| [folder.join(name).join("page.md"), folder.join(format!("{name}.md"))]);
     files.filter_map(|file| std::fs::read_to_string(file).ok()).next().unwrap_or_default()
 }
 
-const EXPERIMENTS: &str = "experiments";
+/// Beside an experiment, or beside records that no experiment makes.
+const PAGES: [&str; 2] = ["experiments", "records"];
 
 impl PageWords {
     /// The words of an experiment's page, with the figures of these runs.

@@ -8,8 +8,11 @@ import operator
 import traceback
 import types
 
-from .deciding import is_harmless, name_of
-
+# Calls whose names have one of these keep, show or average a number.
+HARMLESS = """log print write plot meter metric score accuracy scalar track report record save dump info debug warn error postfix description append extend
+add update item float int str round format isnan isfinite isinf exp sqrt mean std sum step reduce numpy cpu tolist detach len min max abs clip clamp
+median percentile math synchronize time exit zip enumerate sorted dict list tuple backward scale unscale zero_grad array get bool isinstance
+item join items values keys square pow norm stack cat callback flush close set_ perplexity wait barrier copyfile state_dict""".split()
 # Values of a counter that are tried in a branch's condition, and deepest attributes.
 MOST_VALUES, MOST_DEPTH = 64, 4
 # Calls that take no memory of the GPU, beside those that are there for numbers: of these names, or of these modules.
@@ -19,6 +22,14 @@ _OF_THE_HOST |= {"csv", "datetime", "gc", "json", "logging", "mlflow", "plt", "s
 MOST_ITEMS = 1 << 20
 # Functions of libraries that make steps, by parts of their names.
 _TRAINS = ("train", "fit", "loop", "run", "epoch", "learn")
+
+
+def _name_of(call):
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _is_harmless(name):
+    return any(part in name.lower() for part in HARMLESS) and not name.startswith("load")
 
 
 def of_frames(frame, is_own, parsed):
@@ -107,7 +118,7 @@ def is_endless(frame, is_own, parsed):
     for frame, line in traceback.walk_stack(frame):
         tree = parsed(frame.f_code.co_filename) if is_own(frame.f_code.co_filename) else None
         for node, _ in _path_to(tree, line) if tree is not None else ():
-            counts = isinstance(node, ast.For) and isinstance(node.iter, ast.Call) and name_of(node.iter) in ("count", "cycle", "repeat")
+            counts = isinstance(node, ast.For) and isinstance(node.iter, ast.Call) and _name_of(node.iter) in ("count", "cycle", "repeat")
             if not (counts or isinstance(node, ast.While)):
                 continue
             is_whole = counts or isinstance(node.test, ast.Constant) and bool(node.test.value)
@@ -142,7 +153,7 @@ def _is_definition(node):
 def _matters(node):
     """Whether it may take memory: calls something that is not there for numbers, or has parameters be trained."""
     for part in ast.walk(node):
-        if isinstance(part, ast.Call) and not is_harmless(name_of(part)) and not {name_of(part), _root(part)} & _OF_THE_HOST:
+        if isinstance(part, ast.Call) and not _is_harmless(_name_of(part)) and not {_name_of(part), _root(part)} & _OF_THE_HOST:
             return True
         if isinstance(part, ast.Attribute) and part.attr == "requires_grad" and isinstance(part.ctx, ast.Store):
             return True

@@ -1,7 +1,6 @@
 //! What fills a card at the moment that decides: every byte of it in one row. The rows sum to what nvidia-smi would show; of a job that does not
 //! fit, to the least memory on which it runs.
 
-use super::cards::CardAnswer;
 use super::facts::Facts;
 use super::loss::Loss;
 use super::place::BEFORE_FORWARD;
@@ -156,7 +155,7 @@ impl Account {
     }
 
     /// Adds bytes to a part.
-    fn add(&mut self, part: Part, bytes: i64) {
+    pub(super) fn add(&mut self, part: Part, bytes: i64) {
         match self.rows.iter_mut().find(|row| row.part == part) {
             _ if bytes == 0 => {}
             Some(row) => row.bytes += bytes,
@@ -168,18 +167,8 @@ impl Account {
     }
 
     /// Has the rows sum to a total: a part is what they lack of it.
-    fn fill(&mut self, part: Part, total: i64) {
+    pub(super) fn fill(&mut self, part: Part, total: i64) {
         self.add(part, total - self.sum());
-    }
-
-    /// Of the whole card: beside the process's own its context, what others than PyTorch have, and other processes. `total` is what is in use in
-    /// all.
-    pub fn on_card(&mut self, card: Option<&CardAnswer>, process: u32, context: i64, total: i64) {
-        let of = card.and_then(|card| card.processes.iter().find(|of| of.process == process));
-        self.add(Part::Context, of.map_or(context, |of| of.context));
-        self.add(Part::Outside, of.map_or(0, |of| of.outside));
-        let is_shared = card.is_some_and(|card| card.processes.len() > 1);
-        self.fill(if is_shared { Part::OtherProcesses } else { Part::Cached }, total);
     }
 
     /// The same on a card with so much memory: what is cached is given back where memory is short.

@@ -1,5 +1,6 @@
 //! Each card of the machine: who shared it, how full it was, and what was taken of it that is not PyTorch's.
 
+use super::account::{Account, Part};
 use super::process::ProcessAnswer;
 use crate::capture::occupancy::{CardPeak, Occupancy, Share};
 use crate::capture::process::{Frame, Trace};
@@ -81,6 +82,18 @@ impl CardAnswer {
     /// Where memory was taken that is not PyTorch's.
     pub fn outside(&self) -> impl Iterator<Item = &Outside> {
         self.beside().flat_map(|process| &process.outside_at)
+    }
+}
+
+impl Account {
+    /// Of the whole card: beside the process's own its context, what others than PyTorch have, and other processes. `total` is what is in use in
+    /// all.
+    pub fn on_card(&mut self, card: Option<&CardAnswer>, process: u32, context: i64, total: i64) {
+        let of = card.and_then(|card| card.processes.iter().find(|of| of.process == process));
+        self.add(Part::Context, of.map_or(context, |of| of.context));
+        self.add(Part::Outside, of.map_or(0, |of| of.outside));
+        let is_shared = card.is_some_and(|card| card.processes.len() > 1);
+        self.fill(if is_shared { Part::OtherProcesses } else { Part::Cached }, total);
     }
 }
 

@@ -1,8 +1,6 @@
 //! What one process did on one card: found in one walk over its events, and asked by whatever follows.
 
 use super::meter::{Meter, meters};
-use super::out_of_memory::{failed_tries, ran_out, reached_script};
-use super::passes::{makes_steps, trains};
 use crate::capture::process::{Frame, Trace};
 use sim::trace::{Event, Kind, MemoryBlock, PassFlags, Phase};
 use std::collections::HashSet;
@@ -142,4 +140,94 @@ impl<'a> Facts<'a> {
     pub fn operator(&self, event: &Event) -> &'a str {
         self.trace.operators.get(&event.operator.into()).map_or("", String::as_str)
     }
+}
+
+/// Whether a script trains: then what it does without gradients is evaluation, else inference. One that ended in its first forward pass does
+/// where that had gradients and the module's own flag says so.
+pub fn trains(events: &[Event]) -> bool {
+    let mut passes = events.iter().filter(|event| event.kind == Kind::Pass).map(PassFlags::of);
+    let goes_back = || events.iter().any(|event| matches!(event.phase, Phase::Backward | Phase::Optimizer));
+    match (passes.next(), passes.next()) {
+        (None, _) => true,
+        (Some(only), None) if only.with_gradients && only.in_training => true,
+        _ => goes_back(),
+    }
+}
+
+/// Whether steps are made, or would have been: of a script that came to its end without one, as an attack on a model or a map of what it looks at,
+/// backward passes are of no training.
+pub fn makes_steps(trace: &Trace) -> bool {
+    let came_to_its_end = trace.ended && trace.exception.is_none() && trace.stopped.is_none();
+    trains(&trace.events) && (!came_to_its_end || trace.events.last().is_some_and(|last| last.step > 0))
+}
+
+/// Whether memory ran out and the script received the error. An operator may deal with it by itself, as cuDNN's do that try another algorithm.
+fn reached_script(event: &Event, device: u16) -> bool {
+    event.kind == Kind::OutOfMemory && event.device == device && event.rounded == 0
+}
+
+/// The event at which memory ran out for good: the script's end was that exception, or it did not go on on the GPU with less.
+fn ran_out(facts: &Facts, ends_by_it: bool, command_failed: bool) -> Option<usize> {
+    let last = *facts.tries.last()?;
+    (ends_by_it || !went_on(facts, last, command_failed)).then_some(last)
+}
+
+/// Whether a step ended after memory had run out that asked the GPU for something. Of a script that trains nothing: whether it came to its end
+/// and allocated again, more than what tells somebody of it.
+fn went_on(facts: &Facts, last: usize, command_failed: bool) -> bool {
+    let (trace, levels) = (facts.trace, allocated(&facts.levels));
+    let (before, after) = trace.events.split_at(last);
+    let trains = |events: &[Event]| events.iter().any(|event| event.phase == Phase::Backward || event.step > 0);
+    if trains(before) || trains(after) {
+        let is_work = |event: &Event| event.kind == Kind::Alloc && event.device == facts.device && event.phase != Phase::Load;
+        let work = after.iter().position(is_work);
+        return work.is_some_and(|work| after[work..].iter().any(|event| event.step > after[work].step));
+    }
+    const SHARE: i64 = 64;
+    let (mut least, mut rise) = (levels(last), 0);
+    for level in (last..trace.events.len()).map(&levels) {
+        least = least.min(level);
+        rise = rise.max(level - least);
+    }
+    let tried = levels(last).saturating_add(trace.events[last].bytes);
+    !command_failed && trace.exception.is_none() && rise > tried / SHARE
+}
+
+/// Bytes that are allocated after each event.
+fn allocated(levels: &[Meter]) -> impl Fn(usize) -> i64 {
+    |at| levels[at].allocated
+}
+
+/// What a try held that ran out of memory and was caught: the events in which more was allocated than when all of it was given back.
+fn failed_tries(facts: &Facts) -> Vec<Range<usize>> {
+    let (events, tries, levels) = (facts.events(), &facts.tries, allocated(&facts.levels));
+    let mut found: Vec<Range<usize>> = Vec::new();
+    for (n, at) in tries.iter().copied().enumerate() {
+        let end = tries.get(n + 1).copied().unwrap_or(events.len());
+        let had = levels(at);
+        // It is given back until much is asked for again; a script that does no more frees the rest when it ends.
+        let (mut least, mut over) = (at, None);
+        for next in at..end {
+            if levels(next) > levels(least) + (had - levels(least)) / 8 + (1 << 20) {
+                over = Some(least);
+                break;
+            }
+            if levels(next) < levels(least) {
+                least = next;
+            }
+        }
+        let is_alloc = |event: &Event| event.kind == Kind::Alloc && event.device == facts.device;
+        let over = over.unwrap_or_else(|| match events[at..end].iter().position(is_alloc) {
+            Some(next) => at + next - 1,
+            None if end == events.len() => at,
+            None => end - 1,
+        });
+        let level = levels(over);
+        let begin = (0..at).rfind(|before| levels(*before) <= level).map_or(0, |before| before + 1);
+        match found.last_mut() {
+            Some(last) if last.end >= begin => *last = last.start.min(begin)..over + 1,
+            _ => found.push(begin..over + 1),
+        }
+    }
+    found
 }

@@ -5,27 +5,8 @@ use super::place::LiveBytes;
 use crate::capture::process::{Frame, Trace, is_torch_or_stdlib};
 use base::order::grouped;
 use serde::Serialize;
-use sim::trace::{Bound, Category, Event, Kind, MemoryBlock, PassFlags, Phase};
+use sim::trace::{Bound, Category, Event, Kind, MemoryBlock, Phase};
 use std::collections::{BTreeMap, HashMap, HashSet};
-
-/// Whether a script trains: then what it does without gradients is evaluation, else inference. One that ended in its first forward pass does
-/// where that had gradients and the module's own flag says so.
-pub fn trains(events: &[Event]) -> bool {
-    let mut passes = events.iter().filter(|event| event.kind == Kind::Pass).map(PassFlags::of);
-    let goes_back = || events.iter().any(|event| matches!(event.phase, Phase::Backward | Phase::Optimizer));
-    match (passes.next(), passes.next()) {
-        (None, _) => true,
-        (Some(only), None) if only.with_gradients && only.in_training => true,
-        _ => goes_back(),
-    }
-}
-
-/// Whether steps are made, or would have been: of a script that came to its end without one, as an attack on a model or a map of what it looks at,
-/// backward passes are of no training.
-pub fn makes_steps(trace: &Trace) -> bool {
-    let came_to_its_end = trace.ended && trace.exception.is_none() && trace.stopped.is_none();
-    trains(&trace.events) && (!came_to_its_end || trace.events.last().is_some_and(|last| last.step > 0))
-}
 
 pub fn phase_name(phase: Phase, trains: bool) -> &'static str {
     if phase == Phase::Evaluation && !trains { "inference" } else { phase.name() }

@@ -7,7 +7,7 @@ use super::facts::Facts;
 use super::findings::attention::{ExplicitAttention, explicit_attention};
 use super::findings::growth::{Growth, growth};
 use super::findings::placeholders::{PlaceholderValue, Uncounted, placeholders, uncounted};
-use super::findings::{Finding, findings};
+use super::findings::{self as of, Finding};
 use super::loss::Loss;
 use super::out_of_memory::{Caught, OutOfMemory, caught};
 use super::passes::{
@@ -177,6 +177,31 @@ fn on_device(facts: &Facts) -> ProcessAnswer {
     };
     answer.findings = findings(facts, &answer);
     answer
+}
+
+/// In the order in which they are said.
+fn findings(facts: &Facts, seen: &ProcessAnswer) -> Vec<Finding> {
+    let (steps, growth) = (seen.steps, seen.growth.as_ref());
+    let found = [
+        of::caught::find(&seen.caught),
+        of::unreached::find(&seen.unreached, steps),
+        of::varied::find(&seen.varied, seen.has_loader),
+        of::needless::find(seen.needless_graphs.as_ref()),
+        of::gradients::find(seen.gradients_without_steps),
+        of::untaken::find(facts),
+        of::pools::find(facts),
+        of::sized::find(facts),
+        of::sized::limit(facts),
+        of::garbage::find(facts),
+        of::attention::find(facts, seen.explicit_attention.as_ref(), seen.peak.bytes),
+        of::cudnn::find(seen.without_cudnn.as_ref()),
+        of::leftovers::find(&seen.leftovers, growth, steps),
+        of::growth::find(growth, steps),
+        of::kept_by::find(growth),
+        of::placeholders::find(&seen.placeholders),
+        of::uncounted::find(&seen.uncounted),
+    ];
+    found.into_iter().flatten().collect()
 }
 
 /// What is there between phases: within one, weights may be replaced.

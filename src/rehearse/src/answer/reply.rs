@@ -10,7 +10,7 @@ use super::time::Prediction;
 use super::verdict::{Answer, RehearsalVerdict, StepTime};
 use crate::capture::plain::first_line;
 use crate::capture::process::SkippedCode;
-use crate::capture::session::Capture;
+use crate::capture::session::{Capture, OtherValues};
 use crate::words::{bytes, place_or_not, places_of, short};
 use base::order::grouped;
 use base::units::{Bytes, counted};
@@ -25,11 +25,21 @@ pub fn headline(answer: &Answer) -> String {
     let streams = streams_said(answer).filter(|_| answer.verdict.fits());
     let grows = grows(answer, answer.gpu.memory, Some(answer.headroom));
     let crowded = crowded(answer);
-    [Some(verdict(answer)), crowded, managed(answer), streams, no_code, others_said(answer), host, grows, unseen(answer)]
-        .into_iter()
-        .flatten()
-        .collect::<Vec<String>>()
-        .join(" ")
+    [
+        Some(verdict(answer)),
+        crowded,
+        managed(answer),
+        streams,
+        no_code,
+        others_said(answer.other_values.as_ref()),
+        host,
+        grows,
+        unseen(answer),
+    ]
+    .into_iter()
+    .flatten()
+    .collect::<Vec<String>>()
+    .join(" ")
 }
 
 fn verdict(answer: &Answer) -> String {
@@ -203,8 +213,8 @@ pub fn unseen(answer: &Answer) -> Option<String> {
 }
 
 /// What the headline adds.
-pub fn others_said(answer: &Answer) -> Option<String> {
-    let other = answer.other_values.as_ref()?;
+pub fn others_said(other: Option<&OtherValues>) -> Option<String> {
+    let other = other?;
     let with_others = match (other.fits, other.endless) {
         (false, _) => "with others it runs out of memory".to_string(),
         (_, true) => format!("with others it had not ended at {}; more is not known", bytes(other.peak_on_device)),
@@ -397,7 +407,7 @@ fn beside(answer: &Answer) -> Vec<String> {
         doubt,
         refused,
         grows,
-        others_said(answer),
+        others_said(answer.other_values.as_ref()),
         went_on,
         crowded(answer),
         managed(answer),

@@ -214,7 +214,7 @@ impl Answer {
         let saves = |one: OnePool| needs.expandable.is_none_or(|expandable| one.reserved < expandable);
         worst.fragmentation.reserved_if_expandable = needs.expandable.filter(|_| !needs.pools.is_some_and(saves));
         if let Some(one) = needs.pools {
-            super::findings::pools::add(worst, one);
+            super::findings::pools::add(&mut worst.findings, worst.peak_reserved, one);
         }
         if needs.least == 0 {
             return;
@@ -336,7 +336,11 @@ impl Answer {
             peak.lines.iter_mut().for_each(|held| held.source = found.lines.get(&held.name).cloned());
             peak.contents.iter_mut().for_each(|group| group.source = found.lines.get(&group.line).cloned());
         }
-        self.processes.iter_mut().for_each(super::findings::attention::add_source);
+        for process in &mut self.processes {
+            if let Some(attention) = &process.explicit_attention {
+                super::findings::attention::add_source(attention, &process.peak.contents, &mut process.findings);
+            }
+        }
         if let Some(needs) = found.needs {
             self.complete(needs, card);
             if !self.verdict.fits() && self.went_on_after().is_some() {

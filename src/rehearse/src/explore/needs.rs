@@ -61,7 +61,7 @@ impl Rehearsal {
         }
         answer.other_values = capture.found.other_values.clone();
         answer.notes.extend(capture.found.other_values_missing.clone());
-        others_said(answer).or_else(|| capture.found.other_values_missing.clone())
+        others_said(answer.other_values.as_ref()).or_else(|| capture.found.other_values_missing.clone())
     }
 
     /// The answers of several cards by one rehearsal: on this one with memory for anything, and a replay of its allocations for what they need. Where

@@ -201,8 +201,9 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
     if let Some(streams) = answers.iter().find_map(|(_, answer)| streams_said(answer)) {
         text += &format!("\n  {streams}\n");
     }
-    let others =
-        |(name, answer): &(&str, &Answer)| Some((name.to_string(), answer.other_values.as_ref()?.fits, others_said(answer)?));
+    let others = |(name, answer): &(&str, &Answer)| {
+        Some((name.to_string(), answer.other_values.as_ref()?.fits, others_said(answer.other_values.as_ref())?))
+    };
     let others: Vec<(String, bool, String)> = answers.iter().filter_map(others).collect();
     // The same of each card but for its context.
     if let Some((.., said)) = others.iter().find(|(_, fits, _)| *fits).or(others.first()) {

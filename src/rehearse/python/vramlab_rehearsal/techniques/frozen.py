@@ -7,7 +7,7 @@
 
 import inspect
 
-from .low_rank import in_four_bits
+from .shared.four_bits import frozen_in_four_bits
 from .shared.technique import OfModel, technique
 
 
@@ -40,12 +40,6 @@ def keep_frozen(model, kind=None, device=None):
 
 
 HOW = {"frozen-fp8": "kind=torch.float8_e4m3fn", "frozen-half": "kind=torch.bfloat16", "frozen-offload": 'device="cpu"'}
-
-
-def frozen_in_four_bits(said, root):
-    """Of a model that trains adapters, or has a frozen tower: its frozen linear layers in 4 bits."""
-    in_four_bits([root], frozen=True)
-    said.applied(f"{inspect.getsource(in_four_bits).strip()}\n\n\nin_four_bits([model], frozen=True)", "frozen weights rounded to 4 bits")
 
 
 @technique

@@ -6,6 +6,7 @@
 import inspect
 
 from .shared.blocks import of_lists, repeated
+from .shared.four_bits import frozen_in_four_bits, in_four_bits
 from .shared.optimizers import follow_optimizers
 from .shared.technique import OfModel, technique
 
@@ -29,21 +30,6 @@ def add_lora(model, blocks, rank=8, alpha=16):
         layer.forward = forward
 
 
-def in_four_bits(blocks, frozen=False):
-    """The weights of the linear layers in blocks, or of those that are frozen, take 4 bits each: nf4, the scales quantised once more."""
-    import torch
-    from bitsandbytes.nn import Linear4bit, Params4bit
-
-    for parent in [module for block in blocks for module in block.modules()]:
-        for name, layer in list(parent.named_children()):
-            if type(layer) is torch.nn.Linear and not (frozen and layer.weight.requires_grad):
-                linear = Linear4bit(layer.in_features, layer.out_features, bias=False, quant_type="nf4", device="meta")
-                weight = Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4", module=linear)
-                # It is quantised on its way to the GPU, even from there.
-                linear.weight, linear.bias = weight.to("cuda"), layer.bias
-                setattr(parent, name, linear)
-
-
 @technique
 class LowRank(OfModel):
     def begin(self):
@@ -64,8 +50,6 @@ class LowRank(OfModel):
             frozen = [each for each in root.modules() if type(each) is self.torch.nn.Linear and not each.weight.requires_grad]
             if self.name == "qlora" and frozen:
                 # Adapters are there already.
-                from .frozen import frozen_in_four_bits
-
                 return frozen_in_four_bits(self, root)
             return self.refused("the script freezes parameters itself: see frozen-nf4, frozen-fp8 and frozen-offload")
         linear = self.torch.nn.Linear

@@ -1,8 +1,8 @@
 //! Attention that is written out: a product of queries and keys, a softmax, a product with the values. Its scores are as large as the square of a
 //! length, and a backward pass keeps several of them.
 
+use super::super::contents::BlockGroup;
 use super::super::facts::Facts;
-use super::super::process::ProcessAnswer;
 use super::{Finding, FindingKind};
 use crate::capture::process::Frame;
 use crate::words::{bytes, place_of, share_of};
@@ -67,10 +67,10 @@ pub fn explicit_attention(facts: &Facts) -> Option<ExplicitAttention> {
     (bytes * 10 >= peak).then_some(ExplicitAttention { bytes, line })
 }
 
-pub fn find(facts: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
-    let attention = answer.explicit_attention.as_ref()?;
+pub fn find(facts: &Facts, attention: Option<&ExplicitAttention>, peak: i64) -> Option<Finding> {
+    let attention = attention?;
     let scores = match facts.ran_out {
-        None => format!("its scores are {} of the peak ({})", bytes(attention.bytes), share_of(attention.bytes, answer.peak.bytes)),
+        None => format!("its scores are {} of the peak ({})", bytes(attention.bytes), share_of(attention.bytes, peak)),
         Some(_) => format!("its scores take {}, and memory runs out in them", bytes(attention.bytes)),
     };
     let at = place_of(&attention.line);
@@ -85,13 +85,12 @@ pub fn find(facts: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
 }
 
 /// Of captures that do not tell why PyTorch's own function keeps scores, where that is what is written in the line.
-pub fn add_source(answer: &mut ProcessAnswer) {
-    let Some(attention) = &answer.explicit_attention else { return };
+pub fn add_source(attention: &ExplicitAttention, contents: &[BlockGroup], findings: &mut [Finding]) {
     let place = attention.line.place();
-    let written = answer.peak.contents.iter().find(|group| group.line == place).and_then(|group| group.source.as_deref());
+    let written = contents.iter().find(|group| group.line == place).and_then(|group| group.source.as_deref());
     let is_it = |finding: &&mut Finding| finding.kind == FindingKind::ExplicitAttention;
     if let (true, Some(finding)) =
-        (written.is_some_and(|source| source.contains("scaled_dot_product_attention")), answer.findings.iter_mut().find(is_it))
+        (written.is_some_and(|source| source.contains("scaled_dot_product_attention")), findings.iter_mut().find(is_it))
         && finding.title.starts_with("Attention is written out")
     {
         finding.rows = vec![

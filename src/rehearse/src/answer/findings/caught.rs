@@ -1,14 +1,12 @@
 //! Out-of-memory errors that the script caught.
 
-use super::super::facts::Facts;
-use super::super::process::ProcessAnswer;
 use super::{Finding, FindingKind};
 use crate::answer::Caught;
 use crate::words::{bytes, place_or_not};
 
-pub fn find(_: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
+pub fn find(caught: &[Caught]) -> Option<Finding> {
     let title = "The script caught these out-of-memory errors and went on; no figure here counts what those tries held:";
-    Finding::new(FindingKind::Caught, title, answer.caught.iter().map(caught_at))
+    Finding::new(FindingKind::Caught, title, caught.iter().map(caught_at))
 }
 
 fn caught_at(row: &Caught) -> String {

@@ -1,7 +1,6 @@
 //! What nothing but a circle of references holds: a metric that has its own method as an attribute, the frames of an exception that is kept.
 
 use super::super::facts::Facts;
-use super::super::process::ProcessAnswer;
 use super::{Finding, FindingKind};
 use crate::words::{bytes, short};
 use base::units::counted;
@@ -13,7 +12,7 @@ const ROWS: usize = 6;
 /// It is told where it has more than this part of the peak.
 const LEAST_PART: i64 = 50;
 
-pub fn find(facts: &Facts, _: &ProcessAnswer) -> Option<Finding> {
+pub fn find(facts: &Facts) -> Option<Finding> {
     let mut lines: BTreeMap<String, (i64, usize)> = BTreeMap::new();
     for block in facts.live(facts.moment).filter(|block| block.bound == Bound::Garbage) {
         let (bytes, blocks) = lines.entry(facts.own_line(block).unwrap_or_default()).or_default();

@@ -1,12 +1,10 @@
 //! Gradients of parameters that no optimizer takes.
 
-use super::super::facts::Facts;
-use super::super::process::ProcessAnswer;
 use super::{Finding, FindingKind};
 use crate::words::bytes;
 
-pub fn find(_: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
-    let held = answer.gradients_without_steps?;
+pub fn find(held: Option<i64>) -> Option<Finding> {
+    let held = held?;
     let title =
         format!("The backward pass makes gradients of parameters, {} at the peak, and no optimizer takes them:", bytes(held));
     let remedy = "where nothing else reads them either, model.requires_grad_(False) before the loop leaves them out";

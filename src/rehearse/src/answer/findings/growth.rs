@@ -3,7 +3,6 @@
 use super::super::facts::Facts;
 use super::super::passes::holder;
 use super::super::place::LiveBytes;
-use super::super::process::ProcessAnswer;
 use super::{Finding, FindingKind};
 use crate::capture::process::{Retainer, Trace};
 use crate::words::{bytes, short};
@@ -188,10 +187,9 @@ fn kept_by(trace: &Trace, blocks: &[(&MemoryBlock, String)], lines: &[LiveBytes]
     keepers
 }
 
-pub fn find(_: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
-    let growth = answer.growth.as_ref()?;
-    let more =
-        if growth.goes_on && growth.round == "step" && answer.steps < 6 { "; --steps 6 shows whether it goes on" } else { "" };
+pub fn find(growth: Option<&Growth>, steps: u32) -> Option<Finding> {
+    let growth = growth?;
+    let more = if growth.goes_on && growth.round == "step" && steps < 6 { "; --steps 6 shows whether it goes on" } else { "" };
     let each = bytes(growth.bytes_per_round);
     let what = match growth.lines.iter().all(|line| line.blocks == 1) {
         true => format!("has in place of what the one before made a block that is {each} larger"),

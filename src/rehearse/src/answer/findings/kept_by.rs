@@ -1,14 +1,13 @@
 //! The variables that hold what grows.
 
-use super::super::facts::Facts;
-use super::super::process::ProcessAnswer;
+use super::growth::Growth;
 use super::{Finding, FindingKind};
 use crate::capture::plain::on_one_line;
 use crate::capture::process::Retainer;
 use crate::words::short;
 
-pub fn find(_: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
-    Finding::new(FindingKind::KeptBy, "Kept by:", answer.growth.iter().flat_map(|growth| growth.kept_by.iter().map(keeper_of)))
+pub fn find(growth: Option<&Growth>) -> Option<Finding> {
+    Finding::new(FindingKind::KeptBy, "Kept by:", growth.iter().flat_map(|growth| growth.kept_by.iter().map(keeper_of)))
 }
 
 /// `losses, a list of 3 tensors (train.py, main)`

@@ -1,8 +1,6 @@
 //! What earlier steps or passes left.
 
-use super::super::facts::Facts;
-use super::super::process::ProcessAnswer;
-use super::growth::growth_at;
+use super::growth::{Growth, growth_at};
 use super::{Finding, FindingKind};
 use crate::answer::Leftover;
 use crate::capture::plain::on_one_line;
@@ -11,21 +9,21 @@ const ROWS: usize = 6;
 /// Of what a variable is called that holds a stage of a pipeline, as passes.py does.
 const STAGE: &str = " (PipelineStage)";
 
-pub fn find(_: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
-    let title = match answer.steps {
+pub fn find(leftovers: &[Leftover], growth: Option<&Growth>, steps: u32) -> Option<Finding> {
+    let title = match steps {
         0 => "Made in an earlier forward pass and still there at the peak:",
         _ => "There at the peak, and kept beyond the step that made it:",
     };
-    let held = answer.leftovers.iter().map(|left| left.made.bytes).sum();
-    let rows = answer.leftovers.iter().take(ROWS).map(|left| leftover(left, answer));
+    let held = leftovers.iter().map(|left| left.made.bytes).sum();
+    let rows = leftovers.iter().take(ROWS).map(|left| leftover(left, growth));
     Some(Finding::new(FindingKind::Leftovers, title, rows)?.of(held, None))
 }
 
-fn leftover(left: &Leftover, worst: &ProcessAnswer) -> String {
+fn leftover(left: &Leftover, growth: Option<&Growth>) -> String {
     let made = growth_at(&left.made);
     let on_host = "keep this copy of weights or state on the host (.cpu())";
     let Some(variable) = &left.variable else { return if left.is_copy { format!("{made}: {on_host}") } else { made } };
-    let mut keepers = worst.growth.iter().flat_map(|growth| &growth.kept_by);
+    let mut keepers = growth.iter().flat_map(|growth| &growth.kept_by);
     let (name, keeper) = (on_one_line(variable), keepers.find(|keeper| keeper.name == *variable));
     let remedy = match keeper.map(|keeper| (keeper.has_graphs(), keeper.what.starts_with("a sum"))) {
         Some((true, true)) if left.is_number => {

@@ -1,24 +1,22 @@
 //! Something that a person should know beside the figures. Each is a file: what is found, the sentence, where it is, and what helps.
 
 pub mod attention;
-mod caught;
-mod cudnn;
-mod garbage;
-mod gradients;
+pub mod caught;
+pub mod cudnn;
+pub mod garbage;
+pub mod gradients;
 pub mod growth;
-mod kept_by;
-mod leftovers;
-mod needless;
+pub mod kept_by;
+pub mod leftovers;
+pub mod needless;
 pub mod placeholders;
 pub mod pools;
-mod sized;
-mod uncounted;
-mod unreached;
-mod untaken;
-mod varied;
+pub mod sized;
+pub mod uncounted;
+pub mod unreached;
+pub mod untaken;
+pub mod varied;
 
-use super::facts::Facts;
-use super::process::ProcessAnswer;
 use crate::capture::process::Frame;
 use serde::Serialize;
 
@@ -79,30 +77,4 @@ impl Finding {
     pub fn is_unknown(&self) -> bool {
         matches!(self.kind, FindingKind::Placeholders | FindingKind::Uncounted)
     }
-}
-
-/// In the order in which they are said.
-type Finder = fn(&Facts, &ProcessAnswer) -> Option<Finding>;
-const FINDERS: [Finder; 17] = [
-    caught::find,
-    unreached::find,
-    varied::find,
-    needless::find,
-    gradients::find,
-    untaken::find,
-    pools::find,
-    sized::find,
-    sized::limit,
-    garbage::find,
-    attention::find,
-    cudnn::find,
-    leftovers::find,
-    growth::find,
-    kept_by::find,
-    placeholders::find,
-    uncounted::find,
-];
-
-pub fn findings(facts: &Facts, answer: &ProcessAnswer) -> Vec<Finding> {
-    FINDERS.iter().filter_map(|find| find(facts, answer)).collect()
 }

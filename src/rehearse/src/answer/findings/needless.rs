@@ -1,13 +1,11 @@
 //! Forward passes that keep what nothing goes back through.
 
-use super::super::facts::Facts;
-use super::super::process::ProcessAnswer;
 use super::{Finding, FindingKind};
 use crate::answer::NeedlessGraphs;
 use crate::words::bytes;
 
-pub fn find(_: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
-    let found = answer.needless_graphs.as_ref()?;
+pub fn find(found: Option<&NeedlessGraphs>) -> Option<Finding> {
+    let found = found?;
     let remedy = "with torch.inference_mode():  around it, or torch.no_grad(), frees them";
     let finding = Finding::new(FindingKind::NeedlessGraphs, title(found), [remedy.to_string()])?;
     Some(finding.of(found.bytes_at_peak, found.line.as_ref()))

@@ -1,7 +1,5 @@
 //! What the script read and nobody computed, and what a library allocates and nobody knows.
 
-use super::super::facts::Facts;
-use super::super::process::ProcessAnswer;
 use super::{Finding, FindingKind};
 use crate::capture::process::{Frame, Trace};
 use crate::words::place_or_not;
@@ -72,14 +70,14 @@ pub fn uncounted(trace: &Trace) -> Vec<Uncounted> {
     }))
 }
 
-pub fn find(_: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
+pub fn find(placeholders: &[PlaceholderValue]) -> Option<Finding> {
     let times = |times| if times > 1 { format!(", {times} times") } else { String::new() };
     let value = |row: &PlaceholderValue| {
         format!("{} at {}{}{}", row.operator, place_or_not(row.line.as_ref()), times(row.times), size_of(row.size))
     };
     let title = "Nothing is computed: where the script read a value, it got a placeholder, as from a healthy run:";
-    let place = answer.placeholders.first().and_then(|value| value.line.as_ref());
-    Some(Finding::new(FindingKind::Placeholders, title, answer.placeholders.iter().map(value))?.of(0, place))
+    let place = placeholders.first().and_then(|value| value.line.as_ref());
+    Some(Finding::new(FindingKind::Placeholders, title, placeholders.iter().map(value))?.of(0, place))
 }
 
 /// What was taken for a size that nobody computed, and its range.

@@ -2,17 +2,16 @@
 
 use super::super::bounds;
 use super::super::facts::Facts;
-use super::super::process::ProcessAnswer;
 use super::{Finding, FindingKind};
 use crate::capture::session::OnePool;
 use crate::words::bytes;
 
 /// Where several pools have a tenth of what is reserved.
-pub fn find(facts: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
+pub fn find(facts: &Facts) -> Option<Finding> {
     let pools = bounds::pools(facts, facts.ran_out.unwrap_or(facts.fullest));
     let held: i64 = pools.values().sum();
     let many = pools.values().filter(|bytes| **bytes > 0).count();
-    if many < 2 || held * 10 < answer.peak_reserved {
+    if many < 2 || held * 10 < facts.most.reserved {
         return None;
     }
     let title = format!(
@@ -23,9 +22,9 @@ pub fn find(facts: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
 }
 
 /// Adds what is reserved with one pool for all, as PyTorch's allocator said.
-pub fn add(answer: &mut ProcessAnswer, one: OnePool) {
-    let reserved = (answer.peak_reserved, one.reserved);
-    if let Some(found) = answer.findings.iter_mut().find(|found| found.kind == FindingKind::Pools) {
+pub fn add(findings: &mut [Finding], reserved: i64, one: OnePool) {
+    let reserved = (reserved, one.reserved);
+    if let Some(found) = findings.iter_mut().find(|found| found.kind == FindingKind::Pools) {
         found.rows = vec![remedy(Some(reserved))];
     }
 }

@@ -1,7 +1,6 @@
 //! Gradients that no coming optimizer step takes: a discriminator's loss that goes back through the generator, an actor's through its critic.
 
 use super::super::facts::Facts;
-use super::super::process::ProcessAnswer;
 use super::{Finding, FindingKind};
 use crate::capture::process::Frame;
 use crate::words::{bytes, place_of};
@@ -24,7 +23,7 @@ fn beginnings<'a>(facts: &Facts<'a>, blocks: &[&MemoryBlock]) -> HashSet<Vec<&'a
     chains.flat_map(|chain| (1..=chain.len()).map(move |end| chain[..end].to_vec())).collect()
 }
 
-pub fn find(facts: &Facts, _: &ProcessAnswer) -> Option<Finding> {
+pub fn find(facts: &Facts) -> Option<Finding> {
     let events = facts.events();
     let first = facts.blocks().find(|block| block.bound == Bound::UntakenGradient)?;
     // The backward pass that made it.

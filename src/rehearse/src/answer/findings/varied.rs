@@ -1,15 +1,13 @@
 //! Batches of several sizes.
 
-use super::super::facts::Facts;
-use super::super::process::ProcessAnswer;
 use super::{Finding, FindingKind};
 use crate::capture::plain::on_one_line;
 use crate::capture::process::PlaceholderBranch;
 
-pub fn find(_: &Facts, answer: &ProcessAnswer) -> Option<Finding> {
-    let longest = if answer.has_loader { " (--longest rehearses the DataLoader's largest)" } else { "" };
+pub fn find(varied: &[PlaceholderBranch], has_loader: bool) -> Option<Finding> {
+    let longest = if has_loader { " (--longest rehearses the DataLoader's largest)" } else { "" };
     let title = format!("Batches differ in size from step to step; a larger one would need more{longest}:");
-    Finding::new(FindingKind::Varied, title, answer.varied.iter().map(varied_of))
+    Finding::new(FindingKind::Varied, title, varied.iter().map(varied_of))
 }
 
 /// `input_ids of GPT: 8 x 312 to 8 x 512, the most in step 2`

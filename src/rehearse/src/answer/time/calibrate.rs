@@ -2,11 +2,11 @@
 
 use super::constants::{self, Constants, HOST, SIMULATED};
 use super::device::CardModel;
-use crate::capture::work::{Precision, Work, WorkKind};
+use super::kernels::work_of;
+use crate::capture::work::Work;
 use anyhow::{Context, Result, ensure};
 use base::stats::median;
 use sim::cards::Card;
-use sim::trace::Phase;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
@@ -60,38 +60,6 @@ pub fn calibrated(card: &Card, records: &str) -> Result<(String, Vec<FitError>)>
         writeln!(text, "{name},{HOST},{:.2},1.000,1.000,1,0.000,{on}", seconds * 1e6)?;
     }
     Ok((text, errors))
-}
-
-/// An operator of a row, by the names of its columns.
-pub fn work_of<'a>(column: impl Fn(&str) -> Option<&'a str>) -> Option<Work> {
-    let integer = |name: &str| column(name)?.parse::<u32>().ok();
-    let number = |name: &str| column(name)?.parse::<f64>().ok();
-    let (direction, flags) = (u8::try_from(integer("direction")?).ok()?, integer("flags")?);
-    let goes_back = direction != 0 || column("operator").is_some_and(|name| name.contains("backward"));
-    Some(Work {
-        kind: WorkKind::named(column("kind")?)?,
-        precision: Precision::named(column("precision")?)?,
-        phase: if goes_back { Phase::Backward } else { Phase::Forward },
-        changes_layout: flags & 4 != 0,
-        is_channels_last: flags & 16 != 0,
-        is_transposed: flags & 32 != 0,
-        is_volume: flags & 64 != 0,
-        // Of records of before the operator's name alone tells it.
-        of_batch: flags & 128 != 0 || goes_back && column("operator").is_some_and(|name| name.contains("batch_norm")),
-        alignment: u16::try_from(integer("alignment")?).ok()?,
-        launches: integer("launches")?,
-        flops: number("flops")?,
-        bytes: number("bytes")?,
-        m: integer("m")?,
-        n: integer("n")?,
-        k: integer("k")?,
-        batch: integer("batch").unwrap_or(1),
-        groups: integer("groups")?,
-        taps: u16::try_from(integer("taps")?).ok()?,
-        direction,
-        stride: u8::try_from(integer("stride").unwrap_or(0)).ok()?,
-        ..Work::default()
-    })
 }
 
 /// Steps each constant up and down while that brings the mean of |log(predicted / timed)| down, in smaller and smaller steps. Gives the median.

@@ -1,12 +1,9 @@
 //! What was fitted of a card's kernels, and whose records it is: `constants.csv`, which `records/times/fit.py` writes, and a file of
 //! `vramlab calibrate` before it.
 
-use super::kernels;
 use anyhow::{Context, Result, ensure};
 use sim::cards::{self, Card, Speed};
 use std::collections::HashMap;
-use std::fs;
-use std::path::Path;
 use std::sync::OnceLock;
 
 /// Whose records a constant is from.
@@ -93,23 +90,9 @@ impl ConstantsTable {
     }
 }
 
-/// Constants, or kernels, of a file of `vramlab calibrate` come before those that the program has, for the rest of its life.
-///
-/// # Errors
-/// The file cannot be read, or is no such file.
-pub fn use_file(path: &Path) -> Result<()> {
-    let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    if text.starts_with(kernels::HEADER) {
-        return kernels::use_rows(text).with_context(|| format!("{} has not what a card wrote", path.display()));
-    }
-    ensure!(
-        !text.contains(SIMULATED),
-        "{} was written on a simulated GPU, whose times mean nothing: run vramlab calibrate on a real one",
-        path.display()
-    );
-    let table = ConstantsTable::parse(&text).with_context(|| format!("{} is no file of vramlab calibrate", path.display()))?;
-    // The first one stays: a program reads its flags once.
-    let _ = OWN_FILE.set(table);
+/// Those of a text come before those that the program has. The first one stays: a program reads its flags once.
+pub(super) fn use_text(text: &str) -> Result<()> {
+    let _ = OWN_FILE.set(ConstantsTable::parse(text)?);
     Ok(())
 }
 

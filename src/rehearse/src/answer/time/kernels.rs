@@ -1,14 +1,9 @@
-//! Kernels that were timed one by one on a card: what `vramlab calibrate --for` asks of a rehearsal's step and writes, and what a prediction takes
-//! of it: the row of a kernel where there is one, a value between two rows that differ by their batch alone, else nothing.
+//! Kernels that were timed one by one on a card, and what a prediction takes of them: the row of a kernel where there is one, a value between two rows that differ by their batch alone, else nothing.
 
-use super::calibrate::work_of;
-use super::constants::SIMULATED;
-use super::device::CardModel;
-use super::predict::{HostModel, Stretch};
-use crate::capture::process::Trace;
-use crate::capture::work::{Work, WorkKind};
-use anyhow::{Context, Result, ensure};
+use crate::capture::work::{Precision, Work, WorkKind};
+use anyhow::{Context, Result};
 use sim::cards::Card;
+use sim::trace::Phase;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
 
@@ -52,7 +47,7 @@ fn keys(work: &Work) -> Vec<(Key, u64)> {
     }
 }
 
-fn flags(work: &Work) -> u32 {
+pub(super) fn flags(work: &Work) -> u32 {
     let bits = [
         (work.changes_layout, 4),
         (work.is_channels_last, 16),
@@ -79,10 +74,8 @@ impl Timed {
 static OWN: OnceLock<String> = OnceLock::new();
 
 /// The rows of a file for the rest of the program's life, before those that came with it.
-pub(super) fn use_rows(text: String) -> Result<()> {
-    checked(&text)?;
+pub(super) fn use_rows(text: String) {
     let _ = OWN.set(text);
-    Ok(())
 }
 
 /// Those of a card.
@@ -98,13 +91,13 @@ pub fn of(card: &Card) -> Timed {
     found
 }
 
-struct Row<'a> {
-    card: &'a str,
-    work: Work,
-    seconds: f64,
+pub(super) struct Row<'a> {
+    pub card: &'a str,
+    pub work: Work,
+    pub seconds: f64,
 }
 
-fn rows(text: &str) -> impl Iterator<Item = Result<Row<'_>>> {
+pub(super) fn rows(text: &str) -> impl Iterator<Item = Result<Row<'_>>> {
     let columns: Vec<&str> = HEADER.split(',').collect();
     text.lines().skip(1).map(move |line| {
         let row: HashMap<&str, &str> = columns.iter().copied().zip(line.split(',')).collect();
@@ -115,49 +108,36 @@ fn rows(text: &str) -> impl Iterator<Item = Result<Row<'_>>> {
     })
 }
 
-/// What is said of a file that somebody wants to send: of each card how many kernels it has.
-///
-/// # Errors
-/// It is none that a real card wrote, or a kernel takes less than the card's specification allows.
-pub fn checked(text: &str) -> Result<BTreeMap<String, usize>> {
-    ensure!(text.lines().next() == Some(HEADER), "its first line is not '{HEADER}'");
-    ensure!(!text.lines().skip(1).any(|line| line.ends_with(",1")), "it was written on {SIMULATED}");
-    let mut found = BTreeMap::new();
-    for row in rows(text) {
-        let Row { card, work, seconds } = row?;
-        let known: Card = card.parse().map_err(anyhow::Error::msg)?;
-        let least = CardModel::of(&known).map_err(anyhow::Error::msg)?.least(&work);
-        ensure!(seconds > 0.8 * least, "{card}: a kernel of {seconds:.3e} s would take {least:.3e} s at the card's peak");
-        *found.entry(card.to_string()).or_default() += 1;
-    }
-    Ok(found)
-}
-
-/// The kernels of a step, or a pass, of a rehearsal, those that take longest first, as a file without times; each gradient of a convolution by itself.
-pub fn of_step(trace: &Trace, card: &Card, steps: u32) -> Result<Vec<String>, String> {
-    let device = CardModel::of(card)?;
-    let stretch = Stretch::of(trace, &device, steps, HostModel::of(card, None))?;
-    let device = device.over(stretch.works.iter().copied());
-    let mut found: BTreeMap<String, (f64, u32)> = BTreeMap::new();
-    for work in stretch.works.iter().filter(|work| work.kind != WorkKind::Copy) {
-        let parts = if work.kind == WorkKind::Convolution && work.direction == 3 { vec![1, 2] } else { vec![work.direction] };
-        let share = 1.0 / parts.len() as f64;
-        for direction in parts {
-            let one = Work { direction, flops: work.flops * share, bytes: work.bytes * share, ..**work };
-            let operator = trace.operators.get(&work.operator).map_or("", |name| name.trim_start_matches("aten::"));
-            let (kind, precision, flags) = (work.kind.name(), work.precision.name(), flags(work));
-            let Work { alignment, flops, bytes, m, n, k, batch, groups, taps, stride, launches, .. } = one;
-            let line = format!(
-                "{operator},{kind},{precision},{direction},{flags},{alignment},{flops},{bytes},{m},{n},{k},{batch},{groups},{taps},{stride},{launches},{}",
-                stretch.batch.0
-            );
-            let sum = found.entry(line).or_default();
-            (sum.0, sum.1) = (sum.0 + device.takes(&one).seconds, sum.1 + 1);
-        }
-    }
-    let mut rows: Vec<(String, (f64, u32))> = found.into_iter().collect();
-    rows.sort_by(|a, b| b.1.0.total_cmp(&a.1.0));
-    Ok(rows.into_iter().map(|(line, (_, count))| format!(",{line},{count},,")).collect())
+/// An operator of a row, by the names of its columns.
+pub fn work_of<'a>(column: impl Fn(&str) -> Option<&'a str>) -> Option<Work> {
+    let integer = |name: &str| column(name)?.parse::<u32>().ok();
+    let number = |name: &str| column(name)?.parse::<f64>().ok();
+    let (direction, flags) = (u8::try_from(integer("direction")?).ok()?, integer("flags")?);
+    let goes_back = direction != 0 || column("operator").is_some_and(|name| name.contains("backward"));
+    Some(Work {
+        kind: WorkKind::named(column("kind")?)?,
+        precision: Precision::named(column("precision")?)?,
+        phase: if goes_back { Phase::Backward } else { Phase::Forward },
+        changes_layout: flags & 4 != 0,
+        is_channels_last: flags & 16 != 0,
+        is_transposed: flags & 32 != 0,
+        is_volume: flags & 64 != 0,
+        // Of records of before the operator's name alone tells it.
+        of_batch: flags & 128 != 0 || goes_back && column("operator").is_some_and(|name| name.contains("batch_norm")),
+        alignment: u16::try_from(integer("alignment")?).ok()?,
+        launches: integer("launches")?,
+        flops: number("flops")?,
+        bytes: number("bytes")?,
+        m: integer("m")?,
+        n: integer("n")?,
+        k: integer("k")?,
+        batch: integer("batch").unwrap_or(1),
+        groups: integer("groups")?,
+        taps: u16::try_from(integer("taps")?).ok()?,
+        direction,
+        stride: u8::try_from(integer("stride").unwrap_or(0)).ok()?,
+        ..Work::default()
+    })
 }
 
 #[cfg(test)]

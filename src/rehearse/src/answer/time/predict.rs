@@ -6,7 +6,7 @@ use super::loading::{Loading, StepSeconds};
 use super::power::clock;
 use super::prices::{Cost, cost};
 use super::timeline::{Timeline, Turn, begins, steady};
-use crate::answer::passes::makes_steps;
+use crate::answer::facts::makes_steps;
 use crate::answer::place::{MOST_ROWS, alike};
 use crate::capture::process::{Frame, Trace};
 use crate::capture::work::{Precision, Work, WorkKind};

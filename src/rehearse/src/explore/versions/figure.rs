@@ -1,6 +1,5 @@
 //! What versions are compared by.
 
-use super::rows::Changed;
 use crate::check::Earlier;
 use serde::Serialize;
 use std::fmt;
@@ -14,6 +13,20 @@ pub enum Figure {
     Reserved,
     Needs,
     Step,
+}
+
+/// A figure that differs from the row before.
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct Changed {
+    pub figure: Figure,
+    /// By which part of it; 0.05 is 5 % more.
+    pub change: f64,
+}
+
+impl Changed {
+    pub(super) fn said(&self) -> String {
+        format!("{} {:+.1} %", self.figure, self.change * 100.0)
+    }
 }
 
 impl fmt::Display for Figure {

@@ -1,6 +1,6 @@
 //! What a script takes with each version: a table, a picture, and what made it jump.
 
-use super::figure::Figure;
+use super::figure::{Changed, Figure};
 use super::ranges::Pin;
 use super::trial::Trial;
 use crate::capture::plain::on_one_line;
@@ -37,14 +37,6 @@ pub struct VersionRow {
     before: Option<usize>,
 }
 
-/// A figure that differs from the row before.
-#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
-pub struct Changed {
-    pub figure: Figure,
-    /// By which part of it; 0.05 is 5 % more.
-    pub change: f64,
-}
-
 /// A change of this part is explained.
 pub const JUMP: f64 = 0.05;
 /// Less is said to be none.
@@ -58,12 +50,6 @@ pub struct Table {
     pub gpu: String,
     pub command: Vec<String>,
     pub rows: Vec<VersionRow>,
-}
-
-impl Changed {
-    fn said(&self) -> String {
-        format!("{} {:+.1} %", self.figure, self.change * 100.0)
-    }
 }
 
 impl VersionRow {

@@ -1,22 +1,28 @@
-"""The PyTorch reference for experiments/real_gpus: what others recorded on real GPUs (records/real_gpus), run again on a simulated GPU of the same kind."""
+"""What others recorded on real GPUs, run again on a simulated GPU of the same kind: `compare.py CELL`, a cell of records/protocols/real_gpus-1.json,
+prints its figures, a line each; or why there are none, with status 3. The tests in tests/experiments/real_gpus.rs start it."""
 
+import importlib.util
 import sys
-from pathlib import Path
 
-import lab
+import fine_tuning
+import image_models
+import megatron_lm
+import peft_methods
+import replay
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "records/real_gpus"))
-import fine_tuning  # noqa: E402
-import peft_methods  # noqa: E402
-import image_models  # noqa: E402
-import megatron_lm  # noqa: E402
-import replay  # noqa: E402
+
+class Unavailable(Exception):
+    pass
+
+
+def need(*packages):
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise Unavailable(f"this needs {package}; `just peers` installs it")
 
 
 class Peak:
     """One row of peaks.csv: its process up to the row, and then a call of the row's benchmark for each step."""
-
-    tells_all = True
 
     def __init__(self, rows, row):
         replay.prepare(rows)
@@ -25,55 +31,46 @@ class Peak:
             replay.peak(earlier)
         self.call, self.row = replay.benchmark(row), row
 
-    def run(self, probe):
-        predicted = replay.as_recorded(replay.peak_of(self.call))
-        probe.figure("predicted", "B", predicted)
-        probe.figure("measured", "B", int(self.row["peak_allocated_bytes"]))
-        probe.figure("inferred", "B", sum(tensor.nbytes for tensor in self.held))
+    def figures(self):
+        replay.peak_of(self.call)
+        yield "predicted", "B", replay.as_recorded(replay.peak_of(self.call))
+        yield "measured", "B", int(self.row["peak_allocated_bytes"])
+        yield "inferred", "B", sum(tensor.nbytes for tensor in self.held)
 
 
 class Events:
     """A step of events/: each allocation and free."""
 
-    tells_all = True
-
     def __init__(self, name):
         if name == "small_cnn":
-            raise lab.Unavailable("cuDNN's workspaces, which are among its allocations, are unknown; so are its GPU and its PyTorch")
+            raise Unavailable("cuDNN's workspaces, which are among its allocations, are unknown; so are its GPU and its PyTorch")
         self.name = name
         replay.become_recorded(name)
 
-    def run(self, probe):
-        # It warms up by itself.
-        if not probe.reading:
-            return
+    def figures(self):
         found = replay.events(self.name)
         for metric in ("predicted", "measured", "identical"):
-            probe.figure(f"events_{metric}", "1", found[metric])
+            yield f"events_{metric}", "1", found[metric]
         for metric in ("predicted_peak", "measured_peak"):
-            probe.figure(metric, "B", found[metric])
+            yield metric, "B", found[metric]
 
 
 class PublishedRow:
     """A row of peft_methods.csv, fine_tuning.csv, image_models.csv or megatron_lm.csv: its figures, predicted and measured."""
 
-    tells_all = True
-
     def __init__(self, gpu, needed, unit, measured, predict):
-        lab.need(*needed)
+        need(*needed)
         self.unit, self.measured, self.predict = unit, measured, predict
         replay.become(gpu)
         replay.open_simulated_gpu()
 
-    def run(self, probe):
-        if not probe.reading:
-            return
+    def figures(self):
         for (figure, measured), predicted in zip(self.measured.items(), self.predict()):
-            probe.figure(f"predicted_{figure}", self.unit, predicted)
-            probe.figure(f"measured_{figure}", self.unit, measured)
+            yield f"predicted_{figure}", self.unit, predicted
+            yield f"measured_{figure}", self.unit, measured
 
 
-def prepare(cell, bench):
+def prepare(cell):
     if "record" in cell:
         return Events(cell["record"])
     if "peft-method" in cell:
@@ -99,9 +96,15 @@ def prepare(cell, bench):
         for row in rows:
             if replay.is_row(row, cell):
                 if row["benchmark"].startswith("liger_"):
-                    lab.need("liger_kernel")
+                    need("liger_kernel")
                 return Peak(rows, row)
     raise ValueError(f"peaks.csv has no row for {cell}")
 
 
-lab.main(prepare, opens_gpu=False)
+if __name__ == "__main__":
+    try:
+        for metric, unit, value in prepare(dict(level.split("=", 1) for level in sys.argv[1].split(" "))).figures():
+            print(metric, unit, value)
+    except Unavailable as why:
+        print(why)
+        sys.exit(3)
