@@ -19,6 +19,7 @@ mod passes;
 mod rounds;
 mod scene;
 mod scripts;
+mod serving;
 mod sharing;
 mod strangers;
 mod sweeps;

@@ -94,6 +94,13 @@ fn not_finite(x: f64) -> Option<String> {
     (!x.is_finite()).then(|| word.to_string())
 }
 
+/// A whole number with commas: `160,992`.
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
+    groups.join(",")
+}
+
 /// Three significant digits without an exponent, for numbers of ordinary size.
 pub fn significant(x: f64) -> String {
     if let Some(word) = not_finite(x) {

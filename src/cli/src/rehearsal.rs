@@ -36,6 +36,10 @@ pub struct RunFlags {
     #[arg(long, value_name = "N|all", help_heading = "Run")]
     pub passes: Option<String>,
 
+    /// Ask a server so much over its OpenAI route once it listens, such as 8x512+64: 8 requests at a time of 512 tokens, for 64 more each; then end it
+    #[arg(long, value_name = "N×IN+OUT", value_parser = requests, help_heading = "Run", hide_short_help = true)]
+    pub requests: Option<(u32, u32, u32)>,
+
     /// Let the script change files and upload; else what it writes is held back, and your files stay as they are
     #[arg(long, help_heading = "Run", hide_short_help = true)]
     pub writes: bool,
@@ -261,6 +265,17 @@ impl FromStr for Rank {
     }
 }
 
+/// What `--requests` says.
+fn requests(text: &str) -> Result<(u32, u32, u32), String> {
+    let read = || {
+        let (count, tokens) = text.split_once(['×', 'x'])?;
+        let (given, wanted) = tokens.split_once('+')?;
+        let number = |text: &str| text.trim().parse::<u32>().ok().filter(|number| *number > 0);
+        Some((number(count)?, number(given)?, number(wanted)?))
+    };
+    read().ok_or_else(|| format!("'{text}' names no requests: write how many, their tokens and those of an answer, as in 8x512+64"))
+}
+
 /// What `--batch` says: a preset's batch, or how the user's command is given its batch.
 #[derive(Debug, Clone)]
 enum BatchFlag {
@@ -349,6 +364,7 @@ impl RunFlags {
         let mut rehearsal = Rehearsal::new(command.to_vec(), card)?;
         (rehearsal.gpus, rehearsal.lag, rehearsal.rank) = (self.gpus.or(of_nodes.transpose()?).or(machine), self.lag, rank);
         (rehearsal.steps, rehearsal.passes, rehearsal.timeout) = (steps, passes, self.timeout);
+        rehearsal.requests = self.requests;
         rehearsal.clocks = rehearse::time::clock;
         (rehearsal.no_init, rehearsal.eager, rehearsal.progress) = (self.no_init, self.eager, progress(quiet, false));
         (rehearsal.writes, rehearsal.fake_data) = (self.writes, self.fake_data.clone());

@@ -94,16 +94,19 @@ def _whole_beams(module):
 
 # Passes of a script that makes no steps after which one that has no end is stopped, and one that may have none.
 _ENOUGH, _MANY = 32, 1 << 13
+_next_look = _ENOUGH
 stop = None
 
 
 @guarded("the end of endless passes")
 def _look_for_an_end():
     """Where a script makes no steps, its passes are counted."""
+    global _next_look
     asked = settings.passes
-    is_due = _passes >= asked if asked else settings.steps is not None and _passes >= _ENOUGH and _passes & (_passes - 1) == 0
+    is_due = _passes >= asked if asked else settings.steps is not None and _passes >= _next_look
     if stop is None or asked == 0 or not is_due or reach.has_gone_backward or reach.has_optimizer(torch):
         return
+    _next_look = 2 * _passes
     is_endless = asked or later.is_endless(sys._getframe(1), reach.is_own, reach.parsed)
     if is_endless or (is_endless is None and _passes >= _MANY):
         stop(0, _passes)
@@ -145,6 +148,7 @@ def begin_replay():
     global _passes
     if labels.is_inside():
         return
+    _look_for_an_end()
     device.library.vl_begin_pass(device.EVALUATION, 0, labels.last_root())
     _passes += 1
     if _passes <= MOST_PASSES:
@@ -187,6 +191,15 @@ def _begins_generation(values):
     length = next((each.shape[1] for each in values if isinstance(each, torch.Tensor) and each.dim() > 1), 0)
     before, _length = _length, length
     return length > 1 and not (before > 1 and length == before + 1)
+
+
+def label_cache(cache):
+    """Of an engine, which gives it to no module's call."""
+    labels.label_as(labels.KEY_VALUE_CACHE, _tensors_in(cache, DEEPEST + 1))
+
+
+def made():
+    return _passes
 
 
 def _label_caches():

@@ -10,7 +10,7 @@ import time
 import traceback
 from multiprocessing import util
 
-from . import clock, counting, device, distributed, hosting, imports, labels, loading, notes, passes, pools, reach, steps, switches
+from . import clock, counting, device, distributed, hosting, imports, labels, loading, notes, passes, pools, reach, serving, steps, switches
 from .guard import guarded, instead
 from .notes import note
 from .session import settings
@@ -75,6 +75,7 @@ def begin(torch):
         device.wait_for_cuda(torch, _follow)
         labels.follow()
         passes.follow(stop)
+        serving.follow(stop)
         switches.follow(torch)
         steps.leave_out_trials()
         steps.watch_cpu(torch, stop)
@@ -93,9 +94,9 @@ def _follow(torch):
     steps.follow(torch, stop)
 
 
-def stop(after, passes_made=0):
+def stop(after, passes_made=0, why=None):
     """Ends the script as if it had ended by itself; one step later where its operations are to be counted. After so many passes where it makes no
-    steps."""
+    steps. `why` is said in place of what was not run."""
     global _stopped, _told
     again = _stopped
     # The worker of a pool goes on with the next task.
@@ -115,7 +116,9 @@ def stop(after, passes_made=0):
             clock.tell()
         if not _told:
             note(stopped=after, at=time.monotonic_ns())
-            if passes_made:
+            if why:
+                left = why
+            elif passes_made:
                 left = f"it makes forward passes without an end, and those after pass {passes_made} were not run: --passes N runs more of them"
             else:
                 left = f"steps after step {after} were not run: what is larger later is in no figure here; --steps all runs the script to its end"

@@ -81,6 +81,7 @@ pub fn part_of(facts: &Facts, loss: &Loss, block: &MemoryBlock) -> Part {
         return Part::Loss;
     }
     match block.category {
+        Category::SizedByFree if facts.serves => Part::KvCache,
         Category::SizedByFree => Part::SizedByFree,
         Category::Parameters if block.bound == Bound::FrozenWeight => Part::FrozenWeights,
         Category::Parameters | Category::Buffers => Part::Weights,

@@ -17,6 +17,8 @@ pub struct Facts<'a> {
     pub casts_weights: bool,
     pub trains: bool,
     pub makes_steps: bool,
+    /// Whether it is a server, whose pool is made as large as the card's free memory allows.
+    pub serves: bool,
     /// Optimizer steps that ended; and the same where the script made no other and came to its end: what follows is none.
     pub steps: u32,
     pub last_step: Option<u32>,
@@ -51,6 +53,7 @@ impl<'a> Facts<'a> {
             casts_weights,
             trains: trains(&trace.events),
             makes_steps: makes_steps(trace),
+            serves: false,
             steps: trace.events.last().map_or(0, |event| event.step),
             last_step: None,
             passes: Vec::new(),
@@ -76,6 +79,7 @@ impl<'a> Facts<'a> {
                 goes_back_last |= event.step == facts.steps;
             }
         }
+        facts.serves = super::serving::serves(&facts);
         let has_ended = trace.ended && trace.exception.is_none();
         facts.last_step = (facts.steps > 0 && has_ended && !goes_back_last).then_some(facts.steps);
         facts.ran_out = if facts.tries.is_empty() { None } else { ran_out(&facts, ends_by_it, command_failed) };

@@ -16,6 +16,7 @@ use super::passes::{
 };
 use super::peak::{Peak, peak};
 use super::phases::{PhaseRow, phases};
+use super::serving::{Pool, pool};
 use crate::capture::plain::on_one_line;
 use crate::capture::process::{BACKWARD_PASS, Exception, Frame, PlaceholderBranch, SkippedCode, Trace, line_number};
 use serde::Serialize;
@@ -75,6 +76,9 @@ pub struct ProcessAnswer {
     pub account: Account,
     #[serde(skip)]
     pub cuts: Vec<Cut>,
+    /// Of a server.
+    #[serde(skip)]
+    pub pool: Option<Pool>,
     /// The event of the peak, and the events of tries that were caught.
     #[serde(skip)]
     pub moment: usize,
@@ -171,6 +175,7 @@ fn on_device(facts: &Facts) -> ProcessAnswer {
         has_loader: !trace.loaders.is_empty(),
         account: Account::of(facts, &loss),
         cuts: cuts(facts, &loss),
+        pool: pool(facts),
         moment: facts.moment,
         left_out: facts.left_out.clone(),
         findings: Vec::new(),

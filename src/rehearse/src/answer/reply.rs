@@ -6,6 +6,7 @@ use super::findings::placeholders::PlaceholderValue;
 use super::findings::{Finding, FindingKind};
 use super::host::HostMemory;
 use super::process::{Failure, ProcessAnswer};
+use super::serving::Serves;
 use super::time::Prediction;
 use super::verdict::{Answer, RehearsalVerdict, StepTime};
 use crate::capture::plain::first_line;
@@ -42,12 +43,26 @@ pub fn headline(answer: &Answer) -> String {
     .join(" ")
 }
 
+/// Of a server whether it starts; with the card in words.
+fn serves(answer: &Answer, card: &str) -> Option<String> {
+    let serves = answer.serves.as_ref()?;
+    match (&serves.dies, answer.verdict.fits()) {
+        (Some(dies), _) => Some(format!("DOES NOT START on {card}: it ends {dies}")),
+        (None, true) => Some(format!("SERVES on {card}: {}", serves.holds())),
+        (None, false) => None,
+    }
+}
+
 fn verdict(answer: &Answer) -> String {
     let gpu = &answer.gpu;
     let card = match gpu.name.bytes().next().is_some_and(|b| b.is_ascii_digit()) {
         true => format!("a GPU of {}", bytes(gpu.memory)),
         false => format!("{} ({})", gpu.name, bytes(gpu.memory)),
     };
+    if let Some(serves) = serves(answer, &card) {
+        let needs = answer.needs_at_least.map_or(String::new(), |needs| format!(" It starts on {} or more.", bytes(needs)));
+        return format!("{serves}.{needs}");
+    }
     let steps = match answer.steps {
         0 if answer.passes.is_some() => {
             format!("in {} forward passes of a script without optimizer steps", answer.passes.unwrap_or(0))
@@ -286,14 +301,18 @@ impl Reply<'_> {
         // Said beside the verdict.
         let is_said =
             |finding: &&Finding| matches!(finding.kind, FindingKind::Unreached | FindingKind::Varied | FindingKind::Placeholders);
+        // What is sized, and what a token takes, stands beside the verdict.
+        let is_server = answer.serves.as_ref().is_some_and(|serves| serves.starts);
         let slowest = answer.time.as_ref().map_or_else(Vec::new, slowest);
         Reply {
             verdict: short_verdict(answer),
             beside: beside(answer),
             account: answer.account.as_ref().filter(|_| !failed),
-            findings: findings.filter(|finding| !is_said(finding)).collect(),
+            findings: findings
+                .filter(|finding| !is_said(finding) && !(is_server && finding.kind == FindingKind::SizedByFree))
+                .collect(),
             advice: if failed { &[] } else { &answer.advice },
-            time: time.filter(|_| !failed),
+            time: time.filter(|_| !failed && !is_server),
             slowest,
             notes: notes(answer),
         }
@@ -326,6 +345,9 @@ fn short_verdict(answer: &Answer) -> String {
     } else {
         gpu.name.clone()
     };
+    if let Some(serves) = serves(answer, &name) {
+        return serves;
+    }
     let used = of_memory(answer.peak_on_device, gpu.memory);
     match answer.verdict {
         RehearsalVerdict::Fits => format!("FITS {name}: {used}, {} free", bytes(answer.headroom)),
@@ -357,10 +379,23 @@ fn beside(answer: &Answer) -> Vec<String> {
         (steps, _) => format!("{} seen.", counted(steps as usize, "step")),
     };
     let fits = answer.verdict.fits();
-    let runs_on = answer.needs_at_least.filter(|needs| fits && bytes(*needs) != bytes(answer.peak_on_device)).map(|needs| {
+    let least =
+        answer.needs_at_least.filter(|needs| answer.serves.is_some() || fits && bytes(*needs) != bytes(answer.peak_on_device));
+    let runs_on = least.map(|needs| {
         let card = answer.smallest_card.map_or(String::new(), |card| format!(" ({card})"));
-        format!("Runs on {} or more{card}.", bytes(needs))
+        let verb = if answer.serves.is_some() { "Starts" } else { "Runs" };
+        format!("{verb} on {} or more{card}.", bytes(needs))
     });
+    let served = answer.serves.as_ref();
+    let would_start = served.filter(|serves| !serves.would_start.is_empty());
+    let would_start = would_start.map(|serves| format!("It would start with {}.", serves.would_start.join(", or with ")));
+    // How a server came to its end.
+    let ended =
+        answer.notes.iter().find(|note| ["the server listens", "--requests: "].iter().any(|begins| note.starts_with(begins)));
+    let ended =
+        ended.and_then(|note| note.split(": --requests").next()).map(|note| format!("{}{}.", note[..1].to_uppercase(), &note[1..]));
+    let starts = served.filter(|serves| serves.starts);
+    let (times, more) = (starts.and_then(Serves::times_said), starts.and_then(Serves::more_said));
     let doubt = (answer.verdict == RehearsalVerdict::BarelyFits).then(|| format!("{}.", doubt(answer)));
     let refused = (answer.verdict == RehearsalVerdict::FitsInPart).then(|| format!("{}.", in_part(answer)));
     let went_on = answer.went_on_after().filter(|_| fits).map(|caught| {
@@ -399,9 +434,11 @@ fn beside(answer: &Answer) -> Vec<String> {
     let no_code = answer.no_code.as_ref().map(|why| format!("But {}.", first_line(why)));
     let grows = grows(answer, answer.gpu.memory, Some(answer.headroom));
     let streams = streams_said(answer).filter(|_| fits);
-    let unseen = unseen(answer).map(|text| text.replacen("Not reached", "Not seen", 1));
+    let unseen = unseen(answer).filter(|_| served.is_none()).map(|text| text.replacen("Not reached", "Not seen", 1));
     [
         failed,
+        would_start,
+        ended,
         why,
         no_code,
         doubt,
@@ -414,8 +451,10 @@ fn beside(answer: &Answer) -> Vec<String> {
         streams,
         host,
         seen,
-        unseen,
         runs_on,
+        times,
+        more,
+        unseen,
         cards,
     ]
     .into_iter()

@@ -8,6 +8,7 @@ use super::host::HostMemory;
 use super::nccl::{self, NcclBuffers};
 use super::out_of_memory::Caught;
 use super::process::{ProcessAnswer, process_answers};
+use super::serving::{self, Serves};
 use super::streams::HeldByStreams;
 use super::time::{Loading, Prediction, TOKEN, predict};
 use crate::capture::held::HeldBack;
@@ -100,6 +101,9 @@ pub struct Answer {
     /// Operators that the simulated GPU refused, and the script went on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<RefusedOperator>,
+    /// Of a server: its KV cache, and what decides how large that is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub serves: Option<Serves>,
     /// Optimizer steps that ended.
     pub steps: u32,
     pub peak_requested: i64,
@@ -267,6 +271,8 @@ impl Answer {
         let is_known = fitting.is_some() || self.verdict != RehearsalVerdict::DoesNotFit;
         let memory =
             if self.verdict == RehearsalVerdict::DoesNotFit { self.gpu.memory.min(needs - 1) } else { self.gpu.memory.max(needs) };
+        // A pool takes what techniques free: of a server `more` says what gives more of it.
+        let is_known = is_known && !self.serves.as_ref().is_some_and(|serves| serves.starts);
         self.advice = if is_known { advice::advice(&cuts, Job { needs, memory, host_memory }) } else { Vec::new() };
         self.time_if_it_fitted = fitting.and_then(|run| run.time.clone());
         self.account = Some(account).filter(|account| account.total > 0);
@@ -387,7 +393,7 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     let enough = run.traces.iter().any(|trace| trace.stopped.is_some());
     let missing = ends::missing(&run.traces).filter(|_| !run.status().success() && !run.timed_out && !run.interrupted);
     let failed = !run.status().success() && (!enough || missing.is_some());
-    let ran_out = processes.iter().any(|answer| answer.out_of_memory.is_some());
+    let ran_out = processes.iter().any(|answer| answer.out_of_memory.is_some()) || serving::lacks(&run.traces);
     // A Ctrl-C is none of its failures.
     let (one_failed, refused) = (ends::failed(&run.traces).filter(|_| !run.interrupted), ends::refused(&run.traces));
     let cut_short = CutShort::of(run, one_failed.as_ref());
@@ -442,6 +448,7 @@ pub fn answer(run: &Capture) -> Result<Answer> {
         failed: one_failed.filter(|_| verdict == RehearsalVerdict::ScriptFailed),
         cut_short: cut_short.filter(|_| verdict == RehearsalVerdict::FitsInPart),
         refused,
+        serves: None,
         steps: worst.map_or(0, |answer| answer.steps),
         peak_requested: figure(|p| p.peak_requested),
         peak_allocated: figure(|p| p.peak_allocated),
@@ -472,6 +479,7 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     if answer.verdict == RehearsalVerdict::Fits && (answer.if_peaks_coincide() > memory || answer.nccl_decides() || streams) {
         answer.verdict = RehearsalVerdict::BarelyFits;
     }
+    answer.serves = Serves::of(run, &answer);
     Ok(answer)
 }
 

@@ -155,6 +155,35 @@ pub struct PlaceholderBranch {
     pub step: u32,
 }
 
+/// What an engine that serves says of its KV cache, by its own objects.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Engine {
+    /// With its version.
+    pub name: String,
+    /// Bytes that were made for keys and values, 0 where none were; in tokens, blocks, and requests of the longest length.
+    pub kv_cache: i64,
+    pub tokens: u64,
+    pub blocks: u64,
+    pub concurrency: f64,
+    /// Bytes without which it does not start: those of one such request; and what there was for them.
+    pub least_kv_cache: i64,
+    pub available: i64,
+    /// Of one that ended for want of them the longest length with which it would start, 0 where none.
+    pub longest: Option<u64>,
+    /// Whether they are as large as a share of the card leaves.
+    pub is_sized: bool,
+    pub share: f64,
+    pub share_flag: String,
+    pub length: u64,
+    pub length_flag: String,
+    /// Tokens of a forward pass, for which activations are.
+    pub batched: u64,
+    pub batched_flag: String,
+    /// Flags with which a token takes half.
+    pub halves: Vec<String>,
+}
+
 /// What a group of ranks has moved on the GPU so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Communicator {
@@ -210,6 +239,7 @@ pub struct Trace {
     pub replicas: u32,
     /// Of each group that would have a communicator of NCCL, by its number.
     pub communicators: BTreeMap<u64, Communicator>,
+    pub engine: Option<Engine>,
     /// Of the script's own life: not what is torn down after it.
     pub events: Vec<Event>,
     /// The numbers of the streams that events have.
@@ -283,6 +313,7 @@ enum TraceLine {
     Process(Process),
     Device { device: String, devices: u32, cards: Option<Vec<usize>> },
     Communicator(Communicator),
+    Engine { engine: Box<Engine> },
     Replicas { replicas: u32 },
     Frame { frame: u32, file: String, line: i64, function: String },
     Generated { generated: String, lines: Vec<Origin> },
@@ -385,6 +416,7 @@ impl Trace {
                 let known = self.communicators.len() as u64;
                 self.communicators.insert(if communicator.group == 0 { known } else { communicator.group }, communicator);
             }
+            TraceLine::Engine { engine } => self.engine = Some(*engine),
             TraceLine::Replicas { replicas } => self.replicas = replicas,
             TraceLine::Frame { frame, file, line, function } => {
                 let line = line_number(line);

@@ -137,13 +137,16 @@ impl Needs {
 }
 
 /// What the script makes as large as the card's free memory allows: larger on a larger card.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct SizedByFree {
     /// Where it asks what is free.
     pub asked: Frame,
     /// The lines that make it.
     pub lines: Vec<Frame>,
     pub bytes: i64,
+    /// Bytes that they have more for each that the card has more; none of what was kept before that was known.
+    #[serde(default)]
+    pub share: Option<f64>,
 }
 
 /// What the fullest process would reserve if its memory pools, of CUDA graphs for instance, were one.

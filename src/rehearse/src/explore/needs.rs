@@ -2,7 +2,7 @@
 
 use super::{replay, sized};
 use crate::answer::reply::others_said;
-use crate::answer::{Answer, CardAnswer, FittingRun, ProcessAnswer, RehearsalVerdict, answer, answers};
+use crate::answer::{Answer, CardAnswer, FittingRun, ProcessAnswer, RehearsalVerdict, answer, answers, needs_of_engine};
 use crate::capture::process::Trace;
 use crate::capture::session::{Capture, Needs, SizedByFree};
 use crate::run::executor::{Output, Rehearsal};
@@ -141,6 +141,11 @@ impl Rehearsal {
     /// Adds what the script needs of a card, where it ran as long as was wanted, and where it did not fit: then it is rehearsed once more on a card
     /// that is large enough for anything, in silence.
     fn find_needs(&self, answer: &Answer, capture: &mut Capture) {
+        // An engine says itself what hangs on the card.
+        if let Some(needs) = needs_of_engine(&capture.traces, &self.card) {
+            capture.found.needs = Some(needs);
+            return;
+        }
         let found = match answer.verdict.fits() {
             true => self.needs(&answer.processes, &capture.traces, &answer.cards),
             false => self.needs_of_a_large_card(&mut capture.found.fitting),

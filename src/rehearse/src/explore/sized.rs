@@ -14,8 +14,11 @@ use std::collections::BTreeMap;
 /// Of the memory that a card has more, the share that has to be in a line's blocks.
 const SHARE: i64 = 50;
 
-/// As much more of a card's memory is tried where what was computed does not do.
-const MORE: u64 = 50;
+/// Per cent of memory that are tried more than what was computed where that does not do, and less where it does; and the part of it by which the least
+/// may be too much.
+const MORE: [u64; 5] = [0, 2, 10, 30, 100];
+const LESS: [u64; 4] = [5, 10, 20, 40];
+const NEAR: u64 = 20;
 
 /// Whether its allocations may be others on a card of another size: it limits itself to a share of the card, or asks what is free.
 pub fn hangs_on_the_card(traces: &[Trace]) -> bool {
@@ -78,21 +81,40 @@ impl Rehearsal {
         if sized.is_empty() {
             return Ok(None);
         }
-        let bytes = sized.iter().map(|(_, bytes)| bytes).sum();
-        let found = SizedByFree { asked: asks.clone(), lines: sized.into_iter().map(|(line, _)| line).collect(), bytes };
+        let bytes: i64 = sized.iter().map(|(_, bytes)| bytes).sum();
+        let larger: i64 = sized.iter().filter_map(|(line, _)| there.get(line)).sum();
+        let share = Some((larger - bytes) as f64 / more as f64);
+        let found = SizedByFree { asked: asks.clone(), lines: sized.into_iter().map(|(line, _)| line).collect(), bytes, share };
         let of = |memory: u64, trace, process| (memory - self.card.context, AllocationTrace::of(trace, process));
         let computed = replay::smallest(self, &of(memory, trace, process), &of(other, trace_again, process_again))?;
         // Whatever else has memory of the card has it there, too.
         let beside: u64 = processes[1..].iter().map(|beside| beside.peak_reserved.unsigned_abs() + self.card.context).sum();
-        let tries =
-            computed.into_iter().flat_map(|least| [least, least + least / MORE]).map(|least| least + self.card.context + beside);
-        for least in tries {
-            if self.with_memory(least).ran(Some(&found)).is_ok() {
-                let needs = Needs { least: least.cast_signed(), contexts: processes.len() as u64, ..Needs::default() };
-                return Ok(Some((found, Some(needs))));
+        let Some(computed) = computed else { return Ok(Some((found, None))) };
+        let runs_on = |least: u64| self.with_memory(least).ran(Some(&found)).is_ok();
+        // A server may leave a part of the card free, and want room for a request: more is tried until it starts, then what lies between.
+        let first = computed + self.card.context + beside;
+        let more = MORE.map(|share| first + computed / 100 * share);
+        let less = LESS.map(|share| first - first / 100 * share);
+        let is_enough = runs_on(more[0]);
+        let others: &[u64] = if is_enough { &less } else { &more[1..] };
+        let (mut least, mut tried) = if is_enough { (Some(first), None) } else { (None, Some(first)) };
+        for &memory in others {
+            match runs_on(memory) {
+                true => least = Some(memory),
+                false => tried = Some(memory),
+            }
+            // What begins too large goes down until it is too small, and the other way round.
+            if least.is_some() && tried.is_some() {
+                break;
             }
         }
-        Ok(Some((found, None)))
+        let Some(mut least) = least else { return Ok(Some((found, None))) };
+        while let Some(too_small) = tried.filter(|too_small| (least - too_small) * NEAR > least) {
+            let middle = too_small + (least - too_small) / 2;
+            if runs_on(middle) { least = middle } else { tried = Some(middle) }
+        }
+        let needs = Needs { least: least.cast_signed(), contexts: processes.len() as u64, ..Needs::default() };
+        Ok(Some((found, Some(needs))))
     }
 
     /// A run in silence that came to its end.

@@ -35,6 +35,8 @@ pub struct Rehearsal {
     pub steps: Option<u32>,
     /// Forward passes after which a command without an optimizer is ended, 0 for none; without it those of loops that have no end.
     pub passes: Option<u32>,
+    /// What a server is asked once it listens: how many requests, tokens of each, and tokens that each is to be answered with.
+    pub requests: Option<(u32, u32, u32)>,
     /// For the predicted time of a step: how many times as long as here the host takes between launches.
     pub host_factor: Option<f64>,
     /// GPUs of a machine, 1 to 64; without it one, as many as a launcher starts ranks, or of a job of many the eight that such machines have.
@@ -150,6 +152,7 @@ impl Rehearsal {
             card,
             steps: Some(3),
             passes: None,
+            requests: None,
             host_factor: None,
             gpus: None,
             lag: 0,
@@ -197,7 +200,7 @@ impl Rehearsal {
         Ok(json!({
             // Of the trace, which its reader looks for; and whom to ask for predicted time.
             "version": VERSION, "clock": clock.map(|server| &server.name), "clocks": self.clock, "ports": ports,
-            "steps": self.steps, "passes": self.passes, "gpus": self.gpus, "cards": self.cards,
+            "steps": self.steps, "passes": self.passes, "requests": self.requests, "gpus": self.gpus, "cards": self.cards,
             "rank": self.rank, "sent": self.sent.as_deref().map(text).transpose()?,
             "longest": self.longest, "fake_data": self.fake_data, "no_init": self.no_init, "eager": self.eager,
             "measures": self.measures, "writes": self.writes,

@@ -1,7 +1,7 @@
 //! The answer on a terminal: at most 24 lines of 80 columns. `-v` has all of it.
 
 use crate::answer::reply::{Reply, brief};
-use crate::answer::{Account, AccountRow, Answer, Part, RehearsalVerdict, moment};
+use crate::answer::{Account, AccountRow, Answer, Fill, Part, RehearsalVerdict, Serves, moment};
 use crate::words::{bytes, longer, share_of, wrapped};
 use base::units::Seconds;
 
@@ -64,16 +64,32 @@ fn of_row(row: &AccountRow, answer: &Answer) -> String {
     }
 }
 
+/// A row of what fills the card.
+fn row(name: &str, held: i64, (most, total): (i64, i64), what: &str) -> String {
+    let bar = "#".repeat(usize::try_from(held.max(0) * BAR as i64 / most).unwrap_or(0).clamp(1, BAR));
+    let line = format!("  {name:<17} {:>8} {:>5}  {bar:<BAR$}  {what}", bytes(held), share_of(held, total));
+    cut(line.trim_end(), COLUMNS)
+}
+
+/// What a server has of the card, and what is left of it.
+fn fills(serves: &Serves, answer: &Answer) -> Vec<String> {
+    let total = serves.fills.iter().map(|fill| fill.bytes).sum();
+    let most = serves.fills.iter().map(|fill| fill.bytes).max().unwrap_or(1).max(1);
+    let line = |fill: &Fill| match fill.what.as_str() {
+        "KV cache" => serves.lines.iter().map(|line| brief(&line.place()).to_string()).collect::<Vec<String>>().join(", "),
+        _ => String::new(),
+    };
+    let mut lines = vec![format!("What fills {} of {}:", bytes(total), answer.gpu.name)];
+    lines.extend(serves.fills.iter().map(|fill| row(&fill.what, fill.bytes, (most, total), &line(fill))));
+    lines
+}
+
 fn account(account: &Account, answer: &Answer) -> Vec<String> {
     let at = account.line.as_ref().map_or(String::new(), |line| format!(", {}", brief(&line.place())));
     let when = moment(&account.phase, account.step, account.pass);
     let mut lines = vec![cut(&format!("What fills {}: {when}{at}", bytes(account.total)), COLUMNS)];
     let most = account.rows.first().map_or(1, |row| row.bytes.max(1));
-    let row = |name: &str, held: i64, what: &str| {
-        let bar = "#".repeat(usize::try_from(held.max(0) * BAR as i64 / most).unwrap_or(0).clamp(1, BAR));
-        let line = format!("  {name:<17} {:>8} {:>5}  {bar:<BAR$}  {what}", bytes(held), share_of(held, account.total));
-        cut(line.trim_end(), COLUMNS)
-    };
+    let row = |name: &str, held: i64, what: &str| row(name, held, (most, account.total), what);
     let shown = if account.rows.len() > ROWS { ROWS - 1 } else { ROWS };
     lines.extend(account.rows.iter().take(shown).map(|one| row(one.part.name(), one.bytes, &of_row(one, answer))));
     if let Some(rest) = account.rows.get(shown..).filter(|rest| !rest.is_empty()) {
@@ -125,7 +141,10 @@ pub fn short(answer: &Answer) -> String {
     let reply = Reply::of(answer);
     let mut head = fitted(&reply.verdict, 2);
     head.extend(sentences(&reply.beside, BESIDE));
-    let account = reply.account.map_or_else(Vec::new, |of| account(of, answer));
+    let account = match answer.serves.as_ref().filter(|serves| serves.starts) {
+        Some(serves) => fills(serves, answer),
+        None => reply.account.map_or_else(Vec::new, |of| account(of, answer)),
+    };
     let more = "More: -v phases, modules, kernels, host RAM   --out DIR memory.html, snapshot";
     let mut parts = [head, account, Vec::new(), advice(&reply), speed(&reply), Vec::new()];
     let taken = |parts: &[Vec<String>]| parts.iter().filter(|part| !part.is_empty()).map(|part| part.len() + 1).sum::<usize>();

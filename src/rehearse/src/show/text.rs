@@ -7,7 +7,7 @@ use crate::capture::plain::first_line;
 use crate::capture::process::{Frame, Trace};
 use crate::explore::snapshot::{FailedRequest, OfCard, SnapshotAnswer};
 use crate::words::{bytes, place_of, place_or_not, row, share_of, short, written};
-use base::units::{Bytes, counted};
+use base::units::{Bytes, Seconds, counted};
 use sim::trace::{Phase, blocks};
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -74,6 +74,7 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     table(text, "by module", &worst.peak.modules, ROWS, worst.peak.bytes)?;
     table(text, "by line", &worst.peak.lines, ROWS, worst.peak.bytes)?;
     account(text, answer)?;
+    serves(text, answer)?;
     advice(text, answer)?;
     cards::shared(text, answer)?;
     phases(text, worst)?;
@@ -108,6 +109,28 @@ fn account(text: &mut String, answer: &Answer) -> std::fmt::Result {
             row.part.name(),
             lines.join(", ")
         )?;
+    }
+    Ok(())
+}
+
+/// What a server has of the card.
+fn serves(text: &mut String, answer: &Answer) -> std::fmt::Result {
+    let Some(serves) = &answer.serves else { return Ok(()) };
+    let engine = serves.engine.as_ref().map_or(String::new(), |engine| format!(" of {engine}"));
+    writeln!(text, "\n  What serving{engine} takes of {}", bytes(answer.gpu.memory))?;
+    for fill in &serves.fills {
+        writeln!(text, "    {:>10}  {:>5}  {}", bytes(fill.bytes), share_of(fill.bytes, answer.gpu.memory), fill.what)?;
+    }
+    for time in &serves.token_times {
+        let [step, low, high, floor] = [time.seconds, time.low, time.high, time.floor].map(|seconds| Seconds(seconds).to_string());
+        writeln!(
+            text,
+            "    a token of {} takes {step} (predicted; {low} to {high}); its memory alone {floor}",
+            counted(time.requests as usize, "request")
+        )?;
+    }
+    for more in &serves.more {
+        writeln!(text, "    {:.1} times as many tokens with {}", more.times, more.what)?;
     }
     Ok(())
 }

@@ -394,7 +394,7 @@ EXPORTED void vl_replay_graph(uint64_t graph) {
 // ---- operators -----------------------------------------------------------------------------------------------------------------------------
 
 WorkOf::WorkOf(const c10::FunctionSchema& schema, bool overwrites)
-    : overwrites(overwrites), name(schema.name().substr(schema.name().find("::") + 2)) {
+    : overwrites(overwrites), is_custom(!begins_with(schema.name(), "aten::")), name(schema.name().substr(schema.name().find("::") + 2)) {
   const Class is = class_of(name);
   kind = is.kind;
   direction = is.direction;
@@ -419,10 +419,17 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
     return nullptr;
   };
   bool is_typed = false;
+  // Of paged keys and values, which are blocks by heads, an operator of a library's own reads or writes those of its tokens alone.
+  constexpr double kPaged = 64;
+  double plain = 0;
+  const auto may_be_paged = [&](size_t i) { return of.is_custom && tensor(i).defined() && tensor(i).dim() >= 4; };
+  for (size_t i = 0; i < formals.size(); i++)
+    if (!may_be_paged(i)) plain += bytes_of(argument(i));
   for (size_t i = 0; i < formals.size(); i++) {
     const auto* alias = formals[i].alias_info();
     const bool is_written = alias && alias->isWrite();
-    const double bytes = bytes_of(argument(i));
+    const double whole = bytes_of(argument(i));
+    const double bytes = may_be_paged(i) && whole > kPaged * plain ? plain : whole;
     if (!is_written || !of.overwrites) read += bytes;
     if (is_written) written += bytes;
     each_tensor(argument(i), [&](const Tensor& one) {

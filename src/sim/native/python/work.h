@@ -117,6 +117,8 @@ struct WorkOf {
   // Its kernels are a library's, whose launches are not seen.
   bool is_library = false;
   bool overwrites = false;
+  // Of a library's own, and not PyTorch's.
+  bool is_custom = false;
   std::string name;
   explicit WorkOf(const c10::FunctionSchema& schema, bool overwrites);
 };

@@ -58,6 +58,10 @@ const LEAST_RISES: usize = 6;
 /// What grew over the rounds of what the script repeats: optimizer steps, else generations, else forward passes of the module that has
 /// fewest of them. What is made once (an optimizer's state, a cache) is not made again, and what the last round made is its own still.
 pub fn growth(facts: &Facts) -> Option<Growth> {
+    // What an engine makes as it warms up it makes once.
+    if facts.trace.engine.is_some() {
+        return None;
+    }
     let stays = |block: &MemoryBlock| {
         // Autocast keeps one copy of each weight, however often its modules are called.
         let is_made_once = [Category::Parameters, Category::OptimizerState, Category::Workspaces, Category::AutocastCopies];

@@ -15,6 +15,7 @@ mod power;
 mod predict;
 mod prices;
 mod timeline;
+pub mod tokens;
 
 pub use crate::capture::work::Work;
 pub use calibrate::{OPERATORS, SCRIPT as TIMING, calibrated};

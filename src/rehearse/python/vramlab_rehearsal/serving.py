@@ -1,0 +1,235 @@
+"""Servers: what an engine says of its own KV cache, and the end of one that listens, after the requests that it is to be asked."""
+
+import http.client
+import json
+import os
+import shutil
+import socket
+import sys
+import threading
+import time
+
+from . import imports, passes, reach
+from .guard import guarded, instead
+from .notes import note
+from .session import settings
+
+# As long as nobody may ask a server that listens before it is ended, in seconds: one that a shell started may have a client there that is still to come.
+_ALONE, _BESIDE_A_SHELL = 3, 60
+# Files of Python in which a thread waits for others.
+_WAITS = ("selectors.py", "socket.py", "threading.py", "queue.py")
+_SHELLS = ("bash", "sh", "dash", "zsh", "fish", "make")
+# As long as a server may take to be ready for requests once it listens.
+_READY = 120
+
+_stop = None
+_listening = set()
+
+
+def follow(stop):
+    global _stop
+    _stop = stop
+    imports.when_imported("vllm.envs", _leave_out_deep_gemm)
+    imports.when_imported("vllm.v1.worker.gpu_worker", _watch_worker)
+    imports.when_imported("vllm.v1.core.kv_cache_utils", _watch_check)
+    imports.when_imported("uvicorn.server", _watch_uvicorn)
+
+    @instead("listen", socket.socket)
+    def listen(self, *arguments):
+        listen.__wrapped__(self, *arguments)
+        if self.family in (socket.AF_INET, socket.AF_INET6):
+            _listens(self.getsockname()[1], others=True)
+
+
+@guarded("DeepGEMM")
+def _leave_out_deep_gemm(_):
+    """It compiles its kernels for FP8 as they are used, and without a CUDA toolkit vLLM ends for want of it, also where no weights are in FP8."""
+    has_toolkit = os.environ.get("CUDA_HOME") or shutil.which("nvcc") or os.path.exists("/usr/local/cuda")
+    if not has_toolkit and "VLLM_USE_DEEP_GEMM" not in os.environ:
+        os.environ["VLLM_USE_DEEP_GEMM"] = "0"
+        note(note="VLLM_USE_DEEP_GEMM=0: DeepGEMM compiles its kernels for FP8 at run time, and there is no CUDA toolkit (nvcc) here; other kernels were rehearsed")
+
+
+def _watch_worker(module):
+    @instead("initialize_from_config", module.Worker)
+    def initialize(self, config):
+        result = initialize.__wrapped__(self, config)
+        _tell_vllm(self, config)
+        return result
+
+
+@guarded("vLLM's own figures of its KV cache")
+def _tell_vllm(worker, made):
+    """By its objects of the V1 engine: what its log says of tokens and of requests of the whole length."""
+    utils = sys.modules["vllm.v1.core.kv_cache_utils"]
+    config, groups = worker.vllm_config, made.kv_cache_groups
+    if not groups:
+        return
+    passes.label_cache(worker.model_runner.kv_caches)
+    length = config.model_config.max_model_len
+    concurrency = utils.get_max_concurrency_for_kv_cache_config(config, made)
+    note(
+        engine=dict(
+            **_engine(config),
+            kv_cache=sum(tensor.size for tensor in made.kv_cache_tensors),
+            tokens=int(concurrency * length),
+            blocks=made.num_blocks,
+            block=min(group.kv_cache_spec.block_size for group in groups),
+            concurrency=concurrency,
+            least_kv_cache=utils._max_memory_usage_bytes_from_groups(config, groups),
+            requested=int(worker.requested_memory),
+            available=int(worker.available_kv_cache_memory_bytes),
+        )
+    )
+
+
+def _engine(config):
+    cache, scheduler = config.cache_config, config.scheduler_config
+    return dict(
+        name=f"vLLM {sys.modules['vllm'].__version__}",
+        share=cache.gpu_memory_utilization,
+        share_flag="--gpu-memory-utilization",
+        length=config.model_config.max_model_len,
+        length_flag="--max-model-len",
+        batched=scheduler.max_num_batched_tokens,
+        batched_flag="--max-num-batched-tokens",
+        # Of a size that the user sets itself nothing hangs on the card.
+        is_sized=cache.kv_cache_memory_bytes is None and cache.num_gpu_blocks_override is None,
+        halves=[] if "fp8" in str(cache.cache_dtype) else ["--kv-cache-dtype fp8"],
+    )
+
+
+def _watch_check(module):
+    configs = []
+
+    @instead("get_kv_cache_configs", module)
+    def plan(config, *arguments, **more):
+        configs[:] = [config]
+        return plan.__wrapped__(config, *arguments, **more)
+
+    @instead("_check_enough_kv_cache_memory", module)
+    def check(available, needed, length, longest):
+        try:
+            check.__wrapped__(available, needed, length, longest)
+        except ValueError:
+            _tell_lack(configs[0], available, needed, longest)
+            raise
+
+
+@guarded("what vLLM lacks for its KV cache")
+def _tell_lack(config, available, needed, longest):
+    longest = longest(available) if available > 0 else 0
+    note(engine=dict(**_engine(config), least_kv_cache=needed(), available=available, longest=max(longest, 0)))
+
+
+def _watch_uvicorn(module):
+    @instead("startup", module.Server)
+    async def startup(self, *arguments, **more):
+        await startup.__wrapped__(self, *arguments, **more)
+        for server in getattr(self, "servers", ()):
+            for each in server.sockets:
+                if each.family in (socket.AF_INET, socket.AF_INET6):
+                    _listens(each.getsockname()[1], others=False)
+
+
+@guarded("a server that listens")
+def _listens(port, others):
+    """Watched by a thread of its own; `others` where it may be no server for users, but a process's own."""
+    if port in _listening or settings.measures or (settings.requests is None and settings.steps is None):
+        return
+    _listening.add(port)
+    threading.Thread(target=_watch, args=(port, others), daemon=True, name="vramlab-listens").start()
+
+
+@guarded("a server that nobody asks")
+def _watch(port, others):
+    while others and not _waits():
+        time.sleep(0.5)
+    if settings.requests is not None:
+        answered, why = _ask(port)
+        said = f"--requests: {answered} of {settings.requests[0]} were answered" + (f" ({why})" if why else "")
+        _stop(0, passes.made(), said + "; then the server was ended")
+        return
+    longest = _BESIDE_A_SHELL if _name_of(os.getppid()) in _SHELLS else _ALONE
+    since, made = time.monotonic(), passes.made()
+    while time.monotonic() - since < longest:
+        if _has_clients(port):
+            return
+        if passes.made() != made or others and not _waits():
+            since, made = time.monotonic(), passes.made()
+        time.sleep(0.2)
+    said = f"the server listens on port {port} and nobody asks it, so it was ended: --requests 8x512+64 asks it over its OpenAI route"
+    _stop(0, passes.made(), said + ", and bash -c 'SERVER & CLIENT; kill %1' has a client of yours")
+
+
+def _waits():
+    """Whether a model has run that is not trained, and the script's first thread waits: a port beside other work is no server's."""
+    frame = sys._current_frames().get(threading.main_thread().ident)
+    is_waiting = frame is not None and os.path.basename(frame.f_code.co_filename) in _WAITS
+    return is_waiting and passes.made() > 0 and not reach.has_gone_backward
+
+
+def _name_of(process):
+    try:
+        with open(f"/proc/{process}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _has_clients(port):
+    """Whether there is a connection with this port at either end, or was in the last minute: an event loop that is no Python tells of none."""
+    for table in ("tcp", "tcp6"):
+        try:
+            with open(f"/proc/self/net/{table}") as file:
+                rows = [line.split() for line in list(file)[1:]]
+        except OSError:
+            continue
+        ends = ((row[3], int(row[1].rsplit(":", 1)[1], 16), int(row[2].rsplit(":", 1)[1], 16)) for row in rows)
+        if any(port in pair and state != "0A" for state, *pair in ends):
+            return True
+    return False
+
+
+def _get(port, method, path, body=None, seconds=600):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
+    try:
+        connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def _ask(port):
+    """Sends the requests at one time, once the server names its model. How many were answered, and why one was not."""
+    count, given, wanted = settings.requests
+    since, why, model = time.monotonic(), None, None
+    while model is None:
+        try:
+            status, text = _get(port, "GET", "/v1/models", seconds=5)
+            if status != 200:
+                return 0, f"GET /v1/models: status {status}"
+            model = json.loads(text)["data"][0]["id"]
+        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
+            if time.monotonic() - since > _READY:
+                return 0, f"GET /v1/models: {type(error).__name__}"
+            time.sleep(0.2)
+    body = dict(model=model, prompt=list(range(1, given + 1)), max_tokens=wanted, min_tokens=wanted, ignore_eos=True, temperature=0)
+    answers = []
+
+    def ask():
+        try:
+            answers.append(_get(port, "POST", "/v1/completions", body))
+        except (OSError, http.client.HTTPException) as error:
+            answers.append((0, type(error).__name__.encode()))
+
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(count)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    for status, text in answers:
+        if status != 200:
+            why = f"status {status}: {text.decode(errors='replace')[:200]}" if status else text.decode()
+    return sum(status == 200 for status, _ in answers), why

@@ -1,0 +1,294 @@
+//! A server: what it has for keys and values, by what it does. It asks what the card has free, makes a pool as large as that allows, and runs forward
+//! passes while that lives. What an engine calls tokens and requests is read from its own objects (`serving.py`).
+
+use super::facts::Facts;
+use super::process::ProcessAnswer;
+use super::time::tokens::{TokenTime, token_times};
+use super::verdict::Answer;
+use crate::capture::process::{Engine, Frame, Trace};
+use crate::capture::session::{Capture, Needs};
+use crate::words::bytes;
+use base::units::thousands;
+use serde::Serialize;
+use sim::cards::Card;
+use sim::trace::{Bound, Category, Kind, MemoryBlock, Phase};
+
+/// What a server has of a card.
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct Serves {
+    /// With its version; none of a server whose objects nobody knows.
+    pub engine: Option<String>,
+    pub starts: bool,
+    /// Where it ends, of one that does not start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dies: Option<String>,
+    /// What would have it start.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub would_start: Vec<String>,
+    /// Bytes of the pool.
+    pub kv_cache: i64,
+    /// That it holds, and in how many blocks; none where nobody says what a token takes.
+    pub tokens: Option<u64>,
+    pub blocks: Option<u64>,
+    /// Requests of the longest length that it holds at a time, and that length.
+    pub concurrency: Option<f64>,
+    pub length: Option<u64>,
+    /// The lines that make the pool.
+    pub lines: Vec<Frame>,
+    /// What fills the card; what is left of it last.
+    pub fills: Vec<Fill>,
+    /// Of a decoding step; predicted.
+    pub token_times: Vec<TokenTime>,
+    /// Tokens of context that each request has in those times.
+    pub context: Option<u64>,
+    pub more: Vec<MoreTokens>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct Fill {
+    pub what: String,
+    pub bytes: i64,
+}
+
+/// A flag or a card with which the pool would be larger; estimated.
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct MoreTokens {
+    pub what: String,
+    /// How many times as many tokens it would hold.
+    pub times: f64,
+    /// Bytes that the pool would have more.
+    pub more: i64,
+}
+
+/// What a process has when its pool is there.
+#[derive(Debug, Clone, Default)]
+pub struct Pool {
+    /// As asked for, and as the allocator gave.
+    asked: i64,
+    bytes: i64,
+    lines: Vec<Frame>,
+    weights: i64,
+    /// The most beside weights, pool and graphs, at any time: a pool is made of what that leaves.
+    activations: i64,
+    graphs: i64,
+}
+
+/// Whether passes ran while blocks lived that were made as large as the card's free memory allows, and nothing is trained.
+pub fn serves(facts: &Facts) -> bool {
+    let last = facts.passes.last().map(|(at, _)| *at);
+    let is_used = |block: &MemoryBlock| last.is_some_and(|last| block.lives_after(last));
+    !facts.trains && facts.blocks().any(|block| block.bound == Bound::SizedByFree && is_used(block))
+}
+
+/// The pool of a server; none of what is none.
+pub fn pool(facts: &Facts) -> Option<Pool> {
+    let of_engine = facts.trace.engine.as_ref().is_some_and(|engine| engine.kv_cache > 0);
+    let is_pool = |block: &MemoryBlock| match of_engine {
+        true => block.category == Category::KeyValueCache,
+        false => facts.serves && block.bound == Bound::SizedByFree,
+    };
+    let made = facts.blocks().filter(|block| is_pool(block)).map(MemoryBlock::made).min()?;
+    let weights = |block: &MemoryBlock| {
+        matches!(block.category, Category::Parameters | Category::Buffers | Category::WeightCopies) && !is_pool(block)
+    };
+    let of_graph = |block: &MemoryBlock| matches!(block.bound, Bound::PrivatePool(_)) && !is_pool(block);
+    let sum = |moment: usize, is_such: &dyn Fn(&MemoryBlock) -> bool| {
+        facts.live(moment).filter(|block| is_such(block)).map(|block| block.rounded).sum::<i64>()
+    };
+    let end = facts.ran_out.unwrap_or(facts.fullest).max(made);
+    let before = (0..made).max_by_key(|at| facts.levels[*at].allocated)?;
+    let others = |moment| sum(moment, &|block| !is_pool(block) && !weights(block) && !of_graph(block));
+    let mut lines: Vec<Frame> = Vec::new();
+    for block in facts.blocks().filter(|block| is_pool(block)) {
+        let stack = facts.made(block).stack;
+        let line = facts.trace.own_line(stack).or_else(|| facts.trace.line(stack));
+        lines.extend(line.filter(|line| !lines.contains(line)).cloned());
+    }
+    Some(Pool {
+        asked: facts.live(end).filter(|block| is_pool(block)).map(|block| block.bytes).sum(),
+        bytes: sum(end, &is_pool),
+        lines,
+        weights: sum(end, &weights),
+        activations: others(before).max(others(end)).max(others(facts.moment)),
+        graphs: super::bounds::pools(facts, end).values().sum(),
+    })
+}
+
+/// The engine of a rehearsal, and what its process wrote.
+fn engine(traces: &[Trace]) -> Option<(&Engine, &Trace)> {
+    traces.iter().find_map(|trace| Some((trace.engine.as_ref()?, trace)))
+}
+
+/// Why an engine ended before it had a pool, where that is what ended it.
+pub fn lacks(traces: &[Trace]) -> bool {
+    engine(traces).is_some_and(|(engine, _)| engine.longest.is_some())
+}
+
+/// The least memory with which an engine starts: it takes a share of the card, and of that what it needs beside keys and values is as large on any.
+pub fn needs(traces: &[Trace], card: &Card) -> Option<Needs> {
+    let (engine, _) = engine(traces).filter(|(engine, _)| engine.is_sized && engine.share > 0.0)?;
+    let beside = (card.memory as f64 * engine.share) as i64 - engine.available;
+    let least = ((beside + engine.least_kv_cache) as f64 / engine.share).ceil() as i64;
+    // Pages of the allocator's blocks, and of what is free.
+    const ROUNDED: i64 = 2 << 20;
+    Some(Needs { least: least + ROUNDED, contexts: 1, ..Needs::default() })
+}
+
+impl Serves {
+    /// Of a rehearsal's processes, and the answer so far.
+    pub fn of(run: &Capture, answer: &Answer) -> Option<Serves> {
+        let engine = engine(&run.traces);
+        let process = answer.processes.iter().find(|process| process.pool.is_some());
+        let trace = process.and_then(|process| run.traces.iter().find(|trace| trace.process.id == process.process));
+        let memory = run.card.memory.cast_signed();
+        let Some((process, trace)) = process.zip(trace) else {
+            let (engine, _) = engine.filter(|(engine, _)| engine.longest.is_some())?;
+            return Some(Serves::that_lacks(engine, &run.card));
+        };
+        let pool = process.pool.clone().unwrap_or_default();
+        let engine = engine.map(|(engine, _)| engine);
+        let dies = process.out_of_memory.as_ref().map(|_| dies(trace, process));
+        let known = engine.filter(|engine| engine.kv_cache > 0);
+        let context = known.map(|engine| engine.length.min(1024));
+        let each = known.map_or(0.0, |engine| context.unwrap_or(0) as f64 * engine.kv_cache as f64 / engine.tokens.max(1) as f64);
+        let band = answer.time.as_ref().map(|time| [time.low_seconds, time.high_seconds].map(|end| end / time.step_seconds));
+        let mut times = token_times(trace, &run.card, pool.weights as f64, each, band.unwrap_or([1.0, 1.0]));
+        times.retain(|time| known.is_none_or(|engine| u64::from(time.requests) * context.unwrap_or(0) <= engine.tokens));
+        Some(Serves {
+            engine: engine.map(|engine| engine.name.clone()),
+            starts: dies.is_none() && answer.verdict.fits(),
+            dies,
+            would_start: Vec::new(),
+            kv_cache: pool.asked,
+            tokens: known.map(|engine| engine.tokens),
+            blocks: known.map(|engine| engine.blocks),
+            concurrency: known.map(|engine| engine.concurrency),
+            length: known.map(|engine| engine.length),
+            fills: fills(&pool, answer, memory),
+            token_times: times,
+            context,
+            more: more(&pool, engine, run),
+            lines: pool.lines,
+        })
+    }
+
+    fn that_lacks(engine: &Engine, card: &Card) -> Serves {
+        let length = thousands(engine.length);
+        let free = if engine.available > 0 { bytes(engine.available) } else { "nothing".to_string() };
+        let longest = engine.longest.unwrap_or(0);
+        let share = engine.share + (engine.least_kv_cache - engine.available) as f64 / card.memory as f64;
+        let flags = [
+            (longest > 0).then(|| format!("{} {longest}", engine.length_flag)),
+            (share < 0.97).then(|| format!("{} {:.2}", engine.share_flag, (share * 100.0).ceil() / 100.0)),
+        ];
+        Serves {
+            engine: Some(engine.name.clone()),
+            starts: false,
+            dies: Some(format!(
+                "before it has a KV cache: one request of {length} tokens takes {}, and {free} is left for it",
+                bytes(engine.least_kv_cache)
+            )),
+            would_start: flags.into_iter().flatten().collect(),
+            kv_cache: 0,
+            tokens: None,
+            blocks: None,
+            concurrency: None,
+            length: Some(engine.length),
+            lines: Vec::new(),
+            fills: Vec::new(),
+            token_times: Vec::new(),
+            context: None,
+            more: Vec::new(),
+        }
+    }
+
+    /// `22.1 GiB of KV cache, 160,992 tokens: 4.9 requests of 32,768`.
+    pub fn holds(&self) -> String {
+        let tokens = self.tokens.map_or(String::new(), |tokens| format!(", {} tokens", thousands(tokens)));
+        let requests = self
+            .concurrency
+            .zip(self.length)
+            .map_or(String::new(), |(requests, length)| format!(": {requests:.1} requests of {}", thousands(length)));
+        format!("{} of KV cache{tokens}{requests}", bytes(self.kv_cache))
+    }
+
+    /// `One token at 1, 8, 64 requests: 21, 22, 27 ms (predicted).`
+    pub fn times_said(&self) -> Option<String> {
+        let numbers: Vec<String> = self.token_times.iter().map(|time| time.requests.to_string()).collect();
+        let times: Vec<String> = self.token_times.iter().map(|time| base::units::Seconds(time.seconds).to_string()).collect();
+        let each = self.context.map_or(String::new(), |context| format!(" of {} tokens", thousands(context)));
+        let said = || format!("One token at {} requests{each}: {} (predicted).", numbers.join(", "), times.join(", "));
+        (!times.is_empty()).then(said)
+    }
+
+    pub fn more_said(&self) -> Option<String> {
+        let one = |more: &MoreTokens| format!("{} {:.1}x", more.what, more.times);
+        (!self.more.is_empty()).then(|| format!("More tokens: {}.", self.more.iter().map(one).collect::<Vec<String>>().join(" · ")))
+    }
+}
+
+/// Where memory ran out of a server that had its pool.
+fn dies(trace: &Trace, process: &ProcessAnswer) -> String {
+    let events = &trace.events;
+    let out = events.iter().rposition(|event| event.kind == Kind::OutOfMemory).unwrap_or(0);
+    let pools = events[..out].iter().rev().find(|event| event.kind == Kind::Pool && event.rounded == 0);
+    let place = process.peak.called_from.as_ref().or(process.peak.line.as_ref());
+    let at = place.map_or(String::new(), |line| format!(" at {}", crate::words::place_of(line)));
+    let what = match events.get(out).map(|event| event.phase) {
+        _ if pools.is_some_and(|event| event.bytes != 0) => "in the capture of CUDA graphs",
+        Some(Phase::Load) => "before its first request",
+        _ => "in a forward pass",
+    };
+    format!("{what}{at}, after its pool was made")
+}
+
+fn fills(pool: &Pool, answer: &Answer, memory: i64) -> Vec<Fill> {
+    let part = |part| answer.account.as_ref().map_or(0, |account| account.bytes(part));
+    let context = part(super::Part::Context).max(answer.gpu.context);
+    let rows = [
+        ("weights", pool.weights),
+        ("KV cache", pool.bytes),
+        ("activations", pool.activations),
+        ("CUDA graphs", pool.graphs),
+        ("CUDA context", context),
+        ("outside of PyTorch", part(super::Part::Outside)),
+    ];
+    let taken: i64 = rows.iter().map(|(_, bytes)| bytes).sum();
+    let rows = rows.into_iter().chain([("left free", memory - taken)]);
+    rows.filter(|(_, bytes)| *bytes > 0).map(|(what, bytes)| Fill { what: what.to_string(), bytes }).collect()
+}
+
+/// What gives more tokens, by the engine's flags and by the next larger card.
+fn more(pool: &Pool, engine: Option<&Engine>, run: &Capture) -> Vec<MoreTokens> {
+    let has = pool.bytes.max(1) as f64;
+    let of_bytes = |what: String, more: i64| MoreTokens { what, times: (has + more as f64) / has, more };
+    let mut found: Vec<MoreTokens> = Vec::new();
+    let (card, mut share) = (&run.card, None);
+    if let Some(engine) = engine.filter(|engine| engine.is_sized) {
+        found.extend(engine.halves.iter().map(|flag| MoreTokens { what: flag.clone(), times: 2.0, more: 0 }));
+        const BATCHED: u64 = 2048;
+        let saved = pool.activations as f64 * (1.0 - BATCHED as f64 / engine.batched.max(1) as f64);
+        if engine.batched > BATCHED && saved > 0.01 * has {
+            found.push(of_bytes(format!("{} {BATCHED}", engine.batched_flag), saved as i64));
+        }
+        const SHARE: f64 = 0.95;
+        let beside = (card.memory as f64 * (1.0 - SHARE)) as i64 - pool.graphs - card.context.cast_signed();
+        if engine.share < SHARE && beside > 0 {
+            let more = (card.memory as f64 * (SHARE - engine.share)) as i64;
+            found.push(of_bytes(format!("{} {SHARE}", engine.share_flag), more));
+        }
+        share = Some(engine.share);
+    } else if engine.is_none() {
+        share = run.found.sized.as_ref().and_then(|sized| sized.share);
+    }
+    let is_next = |next: &&Card| {
+        next.memory * 5 >= card.memory * 6
+            && next.capability >= card.capability.min((8, 0))
+            && next.name.is_some_and(|name| !name.contains("laptop"))
+    };
+    let next = sim::cards::all().iter().filter(is_next).min_by_key(|next| next.memory);
+    found.extend(
+        next.zip(share).map(|(next, share)| of_bytes(next.to_string(), ((next.memory - card.memory) as f64 * share) as i64)),
+    );
+    found
+}

@@ -1,0 +1,82 @@
+//! Servers of one's own: found by what they do, and answered as such. Engines are tried by `tests/ecosystem`.
+
+use super::scene::{Scene, error, said};
+use serde_json::Value;
+
+const SERVER: &str = include_str!("scripts/server.py");
+
+/// The bytes of the pool that the server itself counts.
+fn meter(text: &str) -> i64 {
+    text.lines().find_map(|line| line.strip_prefix("meter ")).unwrap_or_else(|| panic!("{text}")).parse().unwrap()
+}
+
+fn fill(answer: &Value, what: &str) -> i64 {
+    let fills = answer["serves"]["fills"].as_array().unwrap();
+    fills.iter().find(|fill| fill["what"] == what).map_or(0, |fill| fill["bytes"].as_i64().unwrap())
+}
+
+#[test]
+fn a_pool_of_what_is_free_that_passes_write_into_is_a_kv_cache_and_no_need() {
+    let scene = Scene::new(SERVER);
+    let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], &["loop"]);
+    let serves = &answer["serves"];
+    assert_eq!(serves["kv_cache"].as_i64().unwrap(), meter(&said(&output)), "{}", error(&output));
+    let memory = answer["gpu"]["memory"].as_i64().unwrap();
+    assert!(serves["kv_cache"].as_i64().unwrap() * 10 > memory * 8, "{serves}");
+    // All of the card is told, and the weights are those of the model: two matrices of the vocabulary, and four layers.
+    let sum: i64 = serves["fills"].as_array().unwrap().iter().map(|fill| fill["bytes"].as_i64().unwrap()).sum();
+    assert_eq!(sum, memory);
+    assert_eq!(fill(&answer, "weights"), 2 * (2 * 8192 * 512 + 4 * (512 * 1024 + 512 * 512 + 2 * 512 * 2048)));
+    assert!(fill(&answer, "CUDA graphs") > 0 && fill(&answer, "activations") > 0, "{serves}");
+    let rows = answer["account"]["rows"].as_array().unwrap();
+    assert!(rows.iter().any(|row| row["part"] == "kv_cache" && row["bytes"].as_i64() >= serves["kv_cache"].as_i64()), "{rows:?}");
+    assert!(rows.iter().all(|row| row["part"] != "sized_by_free"), "{rows:?}");
+    assert_eq!(answer["advice"].as_array().unwrap().len(), 0, "{}", answer["advice"]);
+    // A step of more requests takes no less, and none less than the card's memory for its weights.
+    let times: Vec<[f64; 2]> = serves["token_times"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|time| ["seconds", "floor"].map(|of| time[of].as_f64().unwrap()))
+        .collect();
+    assert!(times.len() == 3 && times.is_sorted_by(|a, b| a[0] <= b[0]), "{times:?}");
+    assert!(times.iter().all(|[seconds, floor]| seconds >= floor && *floor > 0.0), "{times:?}");
+    // It starts on what it is said to need, which is less than a card of 8 GiB has, and not on a tenth less.
+    let (output, answer) = scene.ask(&["rehearse", "--gpu", "8GiB"], &["loop"]);
+    let needs = answer["needs_at_least"].as_i64().unwrap_or_else(|| panic!("{}", error(&output)));
+    assert!(needs < 1 << 30, "{needs}");
+    for (share, starts) in [(100, true), (90, false)] {
+        let card = format!("{}B", needs * share / 100);
+        let (output, answer) = scene.ask(&["rehearse", "--gpu", &card, "--quiet"], &["loop"]);
+        assert_eq!(answer["serves"]["starts"] == true, starts, "{card}: {}", error(&output));
+    }
+}
+
+#[test]
+fn a_server_is_ended_when_it_listens_or_has_answered_what_it_is_asked() {
+    let scene = Scene::anew(SERVER);
+    for (flags, ended) in [
+        (&[][..], "the server listens on port"),
+        (&["--requests", "3×40+8"][..], "--requests: 3 of 3 were answered; then the server was ended"),
+    ] {
+        let (output, answer) = scene.ask(&[&["rehearse", "--gpu", "rtx-4090"][..], flags].concat(), &["http"]);
+        let text = error(&output);
+        assert!(output.status.success() && answer["serves"]["starts"] == true, "{text}");
+        assert!(answer["notes"].to_string().contains(ended), "{text}");
+        let passes = answer["passes"].as_u64().unwrap();
+        assert_eq!(passes >= 3 * 9, !flags.is_empty(), "{passes}: {text}");
+    }
+    let (output, _) = scene.ask(&["rehearse", "--requests", "8+64"], &["http"]);
+    assert!(!output.status.success() && error(&output).contains("as in 8x512+64"), "{}", error(&output));
+}
+
+#[test]
+fn what_a_training_makes_of_what_is_free_is_no_servers() {
+    let scene = Scene::new(
+        "import torch\nfree, _ = torch.cuda.mem_get_info()\npool = torch.empty(int(0.5 * free), dtype=torch.uint8, device='cuda')\n\
+         net = torch.nn.Linear(256, 256).cuda()\noptimizer = torch.optim.Adam(net.parameters())\nfor _ in range(4):\n    \
+         net(torch.randn(64, 256, device='cuda')).sum().backward(); optimizer.step(); optimizer.zero_grad()\n",
+    );
+    let (output, answer) = scene.run(&["--gpu", "8GiB"]);
+    assert!(answer["serves"].is_null() && answer["verdict"] == "fits", "{}", error(&output));
+}
