@@ -20,6 +20,7 @@ mod rounds;
 mod scene;
 mod scripts;
 mod serving;
+mod several_cards;
 mod sharing;
 mod strangers;
 mod sweeps;

@@ -306,17 +306,12 @@ fn of_all_ranks_the_one_that_needs_most_is_named() {
     let peaks: Vec<i64> = seen.json.as_array().unwrap().iter().map(|answer| answer["peak_requested"].as_i64().unwrap()).collect();
     assert!(peaks[0] == peaks[1] && peaks[1] == peaks[2] && peaks[3] > peaks[0] + 128 * (1 << 20), "{peaks:?}");
     assert!(seen.error().contains("Rank 3 needs most"), "{}", seen.error());
-    // Stages that ask the one before for their shapes; the fourth of eight is not rehearsed.
+    // Stages that ask the one before for their shapes: all of a pipeline are rehearsed.
     let pipeline = include_str!("scripts/of_all_ranks_the_one_that_needs_most_is_named_pipeline.py");
     let seen = rehearse(&["--world-size", "8", "--rank", "all"], pipeline);
     assert!(seen.output.status.success(), "{}", seen.error());
-    let taken = "rank 3 was not rehearsed before: what it sends rank 4 is taken to be what rank 1 sent rank 2";
-    assert!(
-        seen.json[2]["notes"].to_string().contains(taken)
-            && !seen.json[1]["notes"].to_string().contains("was not rehearsed before"),
-        "{}",
-        seen.json
-    );
+    let answers = seen.json.as_array().unwrap();
+    assert!(answers.len() == 8 && !seen.json.to_string().contains("was not rehearsed before"), "{}", seen.json);
     let fails = include_str!("scripts/of_all_ranks_the_one_that_needs_most_is_named_fails.py");
     let seen = rehearse(&["--world-size", "2", "--rank", "all"], fails);
     assert!(seen.error().contains("Rank 1 did not come to its steps: the answer above is its"), "{}", seen.error());

@@ -6,6 +6,7 @@ mod diff;
 mod fit;
 mod gpus;
 mod mcp;
+mod plan;
 mod rehearsal;
 mod show;
 mod terminal;
@@ -27,6 +28,8 @@ Begin with your own command, as you type it:
       Which cards does it fit?
   vramlab fit --batch '--batch-size {}' --gpu t4 -- python train.py
       The largest batch that fits.
+  vramlab plan --gpu h100 --gpus 64 --layout '--tp {tp} --pp {pp} --mb {mb}' -- torchrun train.py
+      The fastest layout of a job on many cards.
   vramlab gpus
       The cards, and what each is called.
 
@@ -50,6 +53,9 @@ enum Subcommands {
 
     /// Find the largest batch or context of your own training script that fits a GPU, without one
     Fit(Box<fit::FitOptions>),
+
+    /// Find the fastest layout of a job on many cards: tensor, pipeline and data parallel groups, and the micro-batch
+    Plan(Box<plan::PlanOptions>),
 
     /// Time operators on the GPU that is there, in two minutes, so that predicted times are this card's own
     Calibrate(Box<calibrate::CalibrateOptions>),
@@ -121,7 +127,7 @@ enum Subcommands {
     /// Print the JSON schema of what a command's --json writes
     Schema {
         /// The command
-        #[arg(value_name = "COMMAND", default_value = "rehearse", value_parser = ["rehearse", "what-if", "fit", "versions", "bisect", "diff"])]
+        #[arg(value_name = "COMMAND", default_value = "rehearse", value_parser = ["rehearse", "what-if", "fit", "plan", "versions", "bisect", "diff"])]
         of: String,
     },
 
@@ -183,8 +189,8 @@ fn main() -> ExitCode {
 impl Subcommands {
     /// Whether 1 is the exit status of a script that fails.
     fn rehearses(&self) -> bool {
-        use Subcommands::{Bisect, Ci, Fit, Rehearse, Show, Versions};
-        matches!(self, Rehearse(_) | Show(_) | Fit(_) | Versions(_) | Bisect(_) | Ci(_))
+        use Subcommands::{Bisect, Ci, Fit, Plan, Rehearse, Show, Versions};
+        matches!(self, Rehearse(_) | Show(_) | Fit(_) | Plan(_) | Versions(_) | Bisect(_) | Ci(_))
     }
 }
 
@@ -223,6 +229,7 @@ fn run(command: Subcommands) -> Result<u8> {
         Subcommands::Rehearse(options) => rehearsal::rehearse(&options),
         Subcommands::Show(options) => show::show(&options),
         Subcommands::Fit(options) => fit::fit(&options),
+        Subcommands::Plan(options) => plan::plan(&options),
         Subcommands::Versions(options) => versions::versions(&options),
         Subcommands::Bisect(options) => versions::bisect(&options),
         Subcommands::Ci(options) => ci::ci(&options),

@@ -650,6 +650,9 @@ fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32, earlie
             ranks = found.keys().copied().collect();
         }
     }
+    // The stages of a pipeline are played against each other: all of the first rank's own.
+    let groups = found[&0].capture.traces.iter().flat_map(|trace| trace.communicators.values()).filter(|of| of.pairs > 0);
+    ranks.extend(groups.filter(|of| of.members.len() <= MOST_STAGES).flat_map(|of| of.members.clone()));
     for rank in &ranks {
         if !found.contains_key(rank) {
             found.insert(*rank, run(*rank)?);
@@ -660,6 +663,10 @@ fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32, earlie
     for at in 0..answers.len() {
         let equal = answers.iter().filter(|other| is_equal(other, &answers[at])).filter_map(|other| other.time.clone());
         answers[at].time = equal.min_by(|a, b| a.step_seconds.total_cmp(&b.step_seconds));
+    }
+    if let Some(job) = rehearse::play_ranks(found.values().map(|result| (&result.capture, &result.answer))) {
+        let first = answers[0].time.clone();
+        answers.iter_mut().filter_map(|answer| answer.time.as_mut()).for_each(|time| time.in_job(&job, first.as_ref()));
     }
     let names: Vec<String> = found.keys().map(u32::to_string).collect();
     let most = (0..answers.len()).max_by_key(|at| (!answers[*at].verdict.fits(), answers[*at].peak_on_device));
@@ -688,6 +695,9 @@ fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32, earlie
     }
     Ok(if code == GREW { GREW } else { first_bad(&answers) })
 }
+
+/// Of a pipeline with more, some stages alone are rehearsed, and none is played.
+const MOST_STAGES: usize = 32;
 
 /// Whether two ranks have done the same.
 fn is_equal(one: &Answer, other: &Answer) -> bool {

@@ -14,14 +14,14 @@ pub mod show;
 mod words;
 
 pub use answer::technique::remedies;
-pub use answer::{Answer, ProcessAnswer, RehearsalVerdict, time};
+pub use answer::{Answer, ProcessAnswer, RehearsalVerdict, play_ranks, time};
 pub use capture::held::{HeldBack, HeldBy, HeldFile, Sent};
 pub use capture::process::{Exception, Frame, Process, Trace, is_library};
 pub use capture::session::{Capture, ScriptFailed};
 pub use capture::witness::Witness;
 pub use explore::needs::RehearsalResult;
 pub use explore::template::FlagTemplate;
-pub use explore::{ci, fit, preset, snapshot, versions, what_if};
+pub use explore::{ci, fit, plan, preset, snapshot, versions, what_if};
 pub use run::executor::{Rehearsal, was_interrupted};
 pub use run::nvidia_smi::{NAME as NVIDIA_SMI, nvidia_smi};
 pub use show::{check, diff, files, schema};

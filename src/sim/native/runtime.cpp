@@ -292,6 +292,13 @@ std::atomic<uint64_t> launched{1}, waited_for{0};
 std::map<cudaEvent_t, uint64_t> recorded;
 // When the device comes to an event that can be timed, in predicted seconds; less than 0 where nobody predicts.
 std::map<cudaEvent_t, double> times;
+// Of each event the stream that it was last recorded on, that one's device, and how far the work had come.
+struct Mark {
+  uint64_t stream;
+  int device;
+  uint64_t position;
+};
+std::map<cudaEvent_t, Mark> marks;
 
 void launch() {
   launches++;
@@ -404,6 +411,9 @@ extern "C" {
 void (*vramlab_dry_watch)(int what, const void* address) = nullptr;
 void (*vramlab_dry_launched)(const uint64_t* addresses, size_t count) = nullptr;
 double (*vramlab_dry_clock)(const uint64_t* stream) = nullptr;
+// What orders streams: how far their work has come, asked when an event is recorded, and a stream that waits for an event of another one.
+uint64_t (*vramlab_dry_position)() = nullptr;
+void (*vramlab_dry_order)(uint64_t stream, int device, uint64_t source, int source_device, uint64_t position) = nullptr;
 void (*vramlab_dry_outside)(int device, uint64_t address, int64_t bytes, const char* library) = nullptr;
 void (*vramlab_dry_asked)(int device, uint64_t free, uint64_t total, bool is_allocator) = nullptr;
 
@@ -672,6 +682,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   const std::lock_guard<std::mutex> lock(mutex);
   recorded.erase(event);
   times.erase(event);
+  marks.erase(event);
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
@@ -685,7 +696,9 @@ std::atomic<uint64_t> events_recorded{0};
 uint64_t vramlab_dry_events() { return events_recorded; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   events_recorded++;
+  const uint64_t position = vramlab_dry_position ? vramlab_dry_position() : 0;
   std::unique_lock<std::mutex> lock(mutex);
+  if (vramlab_dry_position) marks[event] = {reinterpret_cast<uint64_t>(stream), current_device, position};
   if (lag()) recorded[event] = launched;
   if (!vramlab_dry_clock || !times.count(event)) return cudaSuccess;
   lock.unlock();
@@ -696,6 +709,18 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) { return cudaEventRecord(event, stream); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (!vramlab_dry_order) return cudaSuccess;
+  std::unique_lock<std::mutex> lock(mutex);
+  const auto found = marks.find(event);
+  if (found == marks.end()) return cudaSuccess;
+  const Mark mark = found->second;
+  lock.unlock();
+  const auto waiting = reinterpret_cast<uint64_t>(stream);
+  if (waiting != mark.stream || (!waiting && current_device != mark.device))
+    vramlab_dry_order(waiting, current_device, mark.stream, mark.device, mark.position);
+  return cudaSuccess;
+}
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return wait(); }
 std::atomic<uint64_t> timed{0}, untimed{0};
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
@@ -815,7 +840,7 @@ int cudaMemPoolGetAttribute(void*, int, uint64_t* value) { return is(value, 0); 
 DONE(cudaDeviceEnablePeerAccess) DONE(cudaDeviceReset) DONE(cudaFuncSetAttribute) DONE(cudaFuncSetCacheConfig) DONE(cudaGraphLaunch)
 DONE(cudaGraphUpload) DONE(cudaMemPoolDestroy) DONE(cudaMemPoolSetAccess) DONE(cudaMemPoolSetAttribute) DONE(cudaMemPoolTrimTo)
 DONE(cudaMemPrefetchAsync) DONE(cudaMemcpyPeerAsync) DONE(cudaMemcpyToSymbol) DONE(cudaMemset) DONE(cudaProfilerStart)
-DONE(cudaProfilerStop) DONE(cudaStreamDestroy) DONE(cudaStreamWaitEvent) DONE(ncclAllGather) DONE(ncclAllReduce) DONE(ncclBcast)
+DONE(cudaProfilerStop) DONE(cudaStreamDestroy) DONE(ncclAllGather) DONE(ncclAllReduce) DONE(ncclBcast)
 DONE(ncclGroupEnd) DONE(ncclGroupStart) DONE(ncclReduce) DONE(ncclReduceScatter)
 #define REFUSED(name) ANSWERS(name, cudaErrorNotSupported)
 REFUSED(cudaGraphDebugDotPrint) REFUSED(cudaGraphNodeGetDependencies) REFUSED(cudaIpcCloseMemHandle) REFUSED(cudaIpcGetEventHandle)

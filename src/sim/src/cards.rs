@@ -67,6 +67,8 @@ pub struct Card {
     pub memory_source: &'static str,
     /// What clouds call it or a machine with it, by spaces.
     pub also: &'static str,
+    /// Bytes a second, one way, that a cloud's machine has to others for each of its GPUs, where such a machine was named.
+    pub network: Option<f64>,
 }
 
 /// What makes a process's simulated runtime this card: its line of `cards.csv` up to the L2 cache, with the size for its memory.
@@ -115,6 +117,7 @@ fn read(line: &'static str) -> Option<Card> {
         speed_source: text(17)?,
         memory_source: text(18)?,
         also: text(19)?,
+        network: None,
     })
 }
 
@@ -161,6 +164,19 @@ impl Card {
             8 => 300e9,
             9 => 450e9,
             _ => 900e9,
+        })
+    }
+
+    /// Bytes a second, one way, to GPUs of other machines, for each GPU: of the machine that was named, or of NVIDIA's own with such cards: eight
+    /// adapters of 400 Gb/s in a DGX H100, H200 and B200, of 800 in a DGX B300, of 200 in a DGX A100, four of 100 in a DGX-1 (their data sheets). Of cards
+    /// without NVLink 100 Gb/s for eight: assumed.
+    pub fn network(&self) -> f64 {
+        self.network.unwrap_or(match (self.nvlink().is_some(), self.capability) {
+            (false, _) => 100e9 / 8.0 / 8.0,
+            (true, (..8, _)) => 50e9 / 8.0,
+            (true, (8, _)) => 200e9 / 8.0,
+            (true, (10, 3..)) => 800e9 / 8.0,
+            _ => 400e9 / 8.0,
         })
     }
 
@@ -271,6 +287,31 @@ pub fn gpus_of_machine(text: &str) -> Option<u32> {
     })
 }
 
+/// Bytes a second that a cloud's machine has for each of its GPUs, by the clouds' own lists: those that are sold for jobs of many machines.
+fn network_of_machine(machine: &str) -> Option<f64> {
+    // Gb/s of the machine. https://aws.amazon.com/ec2/instance-types/#Accelerated_Computing, https://cloud.google.com/compute/docs/gpus,
+    // https://learn.microsoft.com/azure/virtual-machines/sizes/overview#gpu-accelerated
+    const NETWORKS: [(&str, f64); 15] = [
+        ("p4d.24xlarge", 400.0),
+        ("p4de.24xlarge", 400.0),
+        ("p5.48xlarge", 3200.0),
+        ("p5e.48xlarge", 3200.0),
+        ("p5en.48xlarge", 3200.0),
+        ("p6-b200.48xlarge", 3200.0),
+        ("p6-b300.48xlarge", 6400.0),
+        ("a2-highgpu-8g", 100.0),
+        ("a2-ultragpu-8g", 100.0),
+        ("a3-highgpu-8g", 800.0),
+        ("a3-megagpu-8g", 1600.0),
+        ("a3-ultragpu-8g", 3200.0),
+        ("standard_nd96asr_v4", 1600.0),
+        ("standard_nd96amsr_a100_v4", 1600.0),
+        ("standard_nd96isr_h", 3200.0),
+    ];
+    let (_, gigabits) = NETWORKS.iter().find(|(name, _)| machine.starts_with(name))?;
+    Some(gigabits * 1e9 / 8.0 / f64::from(gpus_of_machine(machine)?))
+}
+
 /// The card that somebody means: by our name, PyTorch's, `nvidia-smi`'s or a cloud's, and with its memory or without.
 fn named(text: &str) -> Result<Card, String> {
     let text = text.trim();
@@ -284,7 +325,7 @@ fn named(text: &str) -> Result<Card, String> {
     };
     let of_cloud = |card: &&Card| card.also.split_whitespace().any(|pattern| is_cloud(pattern, &lower));
     if let Some(card) = all().iter().find(|card| of_cloud(card) || keys(card).contains(&wanted)) {
-        return Ok(*card);
+        return Ok(Card { network: network_of_machine(&lower), ..*card });
     }
     if let Some(gigabytes) = size {
         let without = wanted.strip_suffix(&format!("{gigabytes}g")).unwrap_or(&wanted).to_string();

@@ -13,8 +13,9 @@ import os
 import pickle
 import sys
 import time
+import zlib
 
-from . import device, imports
+from . import device, imports, reach
 from .guard import guarded, instead
 from .notes import note
 from .session import settings
@@ -96,6 +97,11 @@ def _count_replicas_of_function(module):
 
 
 BACKEND = "vramlab"
+# By their numbers in src/rehearse/src/capture/work.rs.
+MOVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send", "receive")
+POINT_TO_POINT = ("send", "receive")
+# How many sends and receives of those that go together there have been; none where each goes alone.
+_together = [None]
 # Of ranks that are all there, as torchrun starts them: the store in which they meet.
 _others = None
 
@@ -307,6 +313,14 @@ def _alone_in_all_groups(distributed):
         else:
             _keep(rank, target, list(object_list))
 
+    @instead("batch_isend_irecv", distributed, c10d)
+    def together(p2p_op_list):
+        _together[0] = 0
+        try:
+            return together.__wrapped__(p2p_op_list)
+        finally:
+            _together[0] = None
+
     @instead("recv_object_list", distributed, c10d)
     def receive(object_list, src=None, group=None, device=None, group_src=None, **more):
         if not _is_ours(group):
@@ -353,7 +367,6 @@ def _stages_alone(pipelining):
 
 def _register(torch):
     import torch.distributed as distributed
-    from torch._C._distributed_c10d import _create_work_from_future
 
     if hasattr(distributed.Backend, BACKEND.upper()):
         return
@@ -362,38 +375,93 @@ def _register(torch):
     kinds = distributed.ReduceOp
     reductions = [(kinds.SUM, torch.sum), (kinds.PRODUCT, torch.prod), (kinds.MIN, torch.amin), (kinds.MAX, torch.amax)]
 
-    def done(tensors):
-        future = torch.futures.Future()
-        future.set_result(tensors)
-        return _create_work_from_future(future)
-
     def fill(tensors, values):
         """Gives tensors of whole numbers the values that another rank had in its own, as far as those are known."""
         for tensor, each in zip(tensors, values):
             if each is not None and tensor.dtype in whole and torch.tensor(each).numel() == tensor.numel():
                 tensor.copy_(torch.tensor(each).reshape(tensor.shape))
 
-    class Received(distributed.Work):
-        """From another rank, as a receiver that names none wants to know."""
+    class Moved(distributed.Work):
+        """What was moved, or will be when somebody waits for it; on a card on a stream of its own, as NCCL does. Of a receiver also from whom, as one
+        that names none wants to know."""
 
-        def __init__(self, sender, take):
+        def __init__(self, value, stream=None, sender=None, take=bool):
             super().__init__()
-            self._sender = sender
-            self._take = take
+            self._value, self._stream, self._sender, self._take = value, stream, sender, take
+            self._event = stream.record_event() if stream is not None else None
 
         def wait(self, *_):
             take, self._take = self._take, bool
             take()
+            if self._event is not None:
+                torch.cuda.current_stream(self._stream.device).wait_event(self._event)
             return True
 
         # Without who sent it, as PyTorch's own.
-        synchronize = wait
+        synchronize = block_current_stream = wait
 
         def is_completed(self):
             return True
 
+        is_success = is_completed
+
+        def exception(self):
+            return None
+
+        def result(self):
+            return self._value
+
+        def get_future(self):
+            with torch.cuda.stream(self._stream) if self._stream is not None else contextlib.nullcontext():
+                future = torch.futures.Future(devices=[self._stream.device] if self._stream is not None else None)
+                future.set_result(self._value)
+            return future
+
         def _source_rank(self):
             return self._sender
+
+    def moves(what, of):
+        """A method that has ranks move something: `of` its arguments, the tensors that are moved, of which the first says where, and bytes of the whole
+        for each of them. What it does meanwhile stands for that, and is no work of the card's."""
+
+        def of_method(method):
+            @functools.wraps(method)
+            def moved(self, *arguments):
+                tensors, size = of(*arguments)
+                tensors = [tensor for tensor in tensors if tensor.is_cuda]
+                peer = arguments[1] if what in POINT_TO_POINT else -1
+                stream = self._begins(tensors[0].device, peer) if tensors and self._size > 1 else None
+                with wire():
+                    result = method(self, *arguments)
+                if stream is not None:
+                    self._launches(what, sum(map(bytes_of, tensors)) * size(self), stream, peer)
+                value, *of_receiver = result if isinstance(result, tuple) else (result,)
+                return Moved(value, stream, *of_receiver)
+
+            return moved
+
+        return of_method
+
+    def bytes_of(tensor):
+        return tensor.numel() * tensor.element_size()
+
+    @contextlib.contextmanager
+    def wire():
+        library = device.library
+        if library is None:
+            yield
+            return
+        library.vl_begin_wire()
+        try:
+            yield
+        finally:
+            library.vl_end_wire()
+
+    def once(self):
+        return 1
+
+    def each(self):
+        return self._size
 
     class Alone(distributed.ProcessGroup):
         """One rank of a group whose others are not there."""
@@ -404,6 +472,8 @@ def _register(torch):
             self._size = size
             self._name = ""
             self._connected = set()
+            # By whom it is for: a pair that is not one of several has its own, as in ProcessGroupNCCL.
+            self._streams = {}
 
         def getBackendName(self):
             return BACKEND
@@ -445,13 +515,43 @@ def _register(torch):
                 self._connected.update({how, *peers})
                 pairs = sum(type(each) is int and each != self._rank for each in self._connected)
                 ways = [each for each in self._connected if type(each) is str]
-                note(communicator=self._size, group=id(self), nodes=self._nodes(), pairs=pairs, ways=sorted(ways))
+                members = self._members() if pairs else []
+                note(communicator=self._size, group=id(self), nodes=self._nodes(self._members()), pairs=pairs, ways=sorted(ways), members=members)
 
-        def _nodes(self):
-            """On how many machines its ranks are."""
+        def _begins(self, device, peer):
+            """The stream on which something is moved, from now on: after what this one has been given."""
+            if peer >= 0:
+                reach.sends_to_one()
+            key = (device, peer if _together[0] is None and peer >= 0 else -1)
+            if key not in self._streams:
+                self._streams[key] = torch.cuda.Stream(device)
+            stream = self._streams[key]
+            # What goes together begins together.
+            if not _together[0]:
+                stream.wait_stream(torch.cuda.current_stream(device))
+            return stream
+
+        @guarded("what ranks move")
+        def _launches(self, what, size, stream, peer):
+            if device.library is None:
+                return
+            together, members = 0, self._members()
+            if _together[0] is not None:
+                together = _together[0]
+                _together[0] += 1
+            group = zlib.crc32(repr(members).encode())
+            between = members if peer < 0 else [members[self._rank], members[peer]]
+            device.library.vl_wire(
+                f"nccl::{what}".encode(), MOVES.index(what), float(size), self._size, self._nodes(between), group, self._rank, peer, together,
+                stream.device.index or 0, stream.cuda_stream,
+            )  # fmt: skip
+
+        def _nodes(self, ranks):
+            """On how many machines they are."""
             per_node = int(os.environ.get("LOCAL_WORLD_SIZE") or 0) or self._size
-            return len({rank // per_node for rank in self._members()})
+            return len({rank // per_node for rank in ranks})
 
+        @moves("all_reduce", lambda tensors, *_: (tensors, once))
         def allreduce(self, tensors, options=None, *_):
             for tensor in tensors:
                 self._communicates(tensor, "all_reduce")
@@ -459,26 +559,29 @@ def _register(torch):
                 reduce = next((reduce for kind, reduce in reductions if options is None or options.reduceOp == kind), None)
                 if reduce and len(values) == self._size:
                     tensor.copy_(reduce(torch.stack(list(values.values())).to(torch.int64), 0))
-            return done(tensors)
+            return tensors
 
         # Whose result is nobody's may have it, too.
         allreduce_coalesced = reduce = allreduce
 
+        @moves("broadcast", lambda tensors, *_: (tensors, once))
         def broadcast(self, tensors, options, *_):
             for tensor in tensors:
                 self._communicates(tensor, "broadcast")
                 for values in self._values_of(tensor, [options.rootRank]).values():
                     tensor.copy_(values)
-            return done(tensors)
+            return tensors
 
+        @moves("send", lambda tensors, *_: (tensors, once))
         def send(self, tensors, target, *_):
             self._communicates(tensors[0], "pairs", [target])
             self._passed(tensors, self._rank, target)()
-            return done(tensors)
+            return tensors
 
+        @moves("receive", lambda tensors, *_: (tensors, once))
         def recv(self, tensors, source, *_):
             self._communicates(tensors[0], "pairs", [source])
-            return Received(source, self._passed(tensors, source, self._rank))
+            return tensors, source, self._passed(tensors, source, self._rank)
 
         def _passed(self, tensors, source, target):
             """What gives another rank the values of whole numbers, or takes them: when somebody waits, since both may send after they have asked."""
@@ -499,12 +602,12 @@ def _register(torch):
 
         def recv_anysource(self, tensors, *_):
             self._communicates(tensors[0], "pairs", [(self._rank + 1) % self._size])
-            return Received((self._rank + 1) % self._size, bool)
+            return Moved(tensors, sender=(self._rank + 1) % self._size)
 
         # PyTorch names its options.
         def barrier(self, opts=None):
             _wait_for_all(f"barrier {self._members()}", self._size)
-            return done([])
+            return Moved([])
 
         def monitored_barrier(self, *_, **__):
             self.barrier()
@@ -517,8 +620,9 @@ def _register(torch):
             pass
 
         def _end_coalescing(self, *_):
-            return done([])
+            return Moved([])
 
+        @moves("all_gather", lambda _, inputs, *__: (inputs, each))
         def allgather(self, outputs, inputs, *_):
             for each, given in zip(outputs, inputs):
                 self._communicates(given, "all_gather")
@@ -527,7 +631,7 @@ def _register(torch):
                 for rank, output in enumerate(each):
                     output.copy_(values.get(rank, given))
                 del buffer
-            return done(outputs)
+            return outputs
 
         def _buffer(self, tensors):
             """NCCL takes tensors of one size in one buffer (`newLikeFlat` in ProcessGroupNCCL.cpp)."""
@@ -537,19 +641,20 @@ def _register(torch):
         def allgather_coalesced(self, outputs, inputs, *_):
             return self.allgather([[each[i] for each in outputs] for i in range(len(inputs))], inputs)
 
+        @moves("all_gather", lambda output, *_: ([output], once))
         def _allgather_base(self, output, given, *_):
             self._communicates(given, "all_gather")
             parts = output.view(self._size, -1)
             parts.copy_(given.reshape(1, -1).expand(self._size, -1))
             for rank, values in self._values_of(given, range(self._size)).items():
                 parts[rank].copy_(values.reshape(-1))
-            return done([output])
+            return [output]
 
         def allgather_into_tensor_coalesced(self, outputs, inputs, *_):
-            for output, given in zip(outputs, inputs):
-                self._allgather_base(output, given)
-            return done(outputs)
+            works = [self._allgather_base(output, given) for output, given in zip(outputs, inputs)]
+            return works[-1] if works else Moved(outputs)
 
+        @moves("broadcast", lambda _, inputs, *__: (inputs, each))
         def gather(self, outputs, inputs, options=None, *_):
             is_root = options is None or options.rootRank == self._rank
             self._communicates(inputs[0], "pairs", range(self._size) if is_root else [options.rootRank])
@@ -557,8 +662,9 @@ def _register(torch):
             for each, given in zip(outputs, inputs):
                 for rank, output in enumerate(each):
                     output.copy_(values.get(rank, given))
-            return done(outputs)
+            return outputs
 
+        @moves("broadcast", lambda outputs, *_: (outputs, each))
         def scatter(self, outputs, inputs, options=None, *_):
             root = self._rank if options is None else options.rootRank
             self._communicates(outputs[0], "pairs", range(self._size) if inputs else [root])
@@ -566,34 +672,37 @@ def _register(torch):
                 output.copy_(each[self._rank])
             for values in self._given("scatter", inputs[0] if inputs else outputs, [root]).values():
                 fill(outputs, values[self._rank :])
-            return done(outputs)
+            return outputs
 
+        @moves("reduce_scatter", lambda outputs, *_: (outputs, each))
         def reduce_scatter(self, outputs, inputs, *_):
             self._communicates(inputs[0][0], "reduce_scatter")
             for output, each in zip(outputs, inputs):
                 buffer = self._buffer(each)
                 output.copy_(each[self._rank])
                 del buffer
-            return done(outputs)
+            return outputs
 
+        @moves("reduce_scatter", lambda _, given, *__: ([given], once))
         def _reduce_scatter_base(self, output, given, *_):
             self._communicates(given, "reduce_scatter")
             output.view(-1).copy_(given.reshape(self._size, -1)[self._rank])
-            return done([output])
+            return [output]
 
         def reduce_scatter_tensor_coalesced(self, outputs, inputs, *_):
-            for output, given in zip(outputs, inputs):
-                self._reduce_scatter_base(output, given)
-            return done(outputs)
+            works = [self._reduce_scatter_base(output, given) for output, given in zip(outputs, inputs)]
+            return works[-1] if works else Moved(outputs)
 
+        @moves("all_to_all", lambda _, inputs, *__: (inputs, once))
         def alltoall(self, outputs, inputs, *_):
             self._communicates(inputs[0], "pairs", range(self._size))
             for output, given in zip(outputs, inputs):
                 if output.shape == given.shape:
                     output.copy_(given)
             self._exchange(outputs, inputs)
-            return done(outputs)
+            return outputs
 
+        @moves("all_to_all", lambda _, given, *__: ([given], once))
         def alltoall_base(self, output, given, output_sizes=(), input_sizes=(), *_):
             self._communicates(given, "pairs", range(self._size))
             if output.shape == given.shape:
@@ -601,7 +710,7 @@ def _register(torch):
             if given.dtype in whole:
                 parts = ((output, output_sizes), (given, input_sizes))
                 self._exchange(*(each.split(list(sizes)) if sizes else each.tensor_split(self._size) for each, sizes in parts))
-            return done([output])
+            return [output]
 
         def _exchange(self, outputs, inputs):
             for rank, values in self._given("exchanged", inputs, range(self._size)).items():

@@ -142,9 +142,18 @@ def _count(torch, model, named):
     if _batches_of != step:
         _batches_of = step
         _batches[step] = {}
-    size = size_of(torch, named.values())
+    size, before = size_of(torch, named.values()), _forward.get(model, (0, 0))
     if size[0]:
-        _forward[model] = max(_forward.get(model, (0, 0)), size)
+        _forward[model] = (before[0] + size[0], before[1] + size[1]) if _is_pipeline else max(before, size)
+
+
+_is_pipeline = False
+
+
+def sends_to_one():
+    """A rank that sends to single others is a stage of a pipeline: several micro-batches go forward before the first goes back."""
+    global _is_pipeline
+    _is_pipeline = True
 
 
 def step_begins():

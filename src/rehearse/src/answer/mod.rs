@@ -39,4 +39,4 @@ pub use phases::PhaseRow;
 pub use place::{LiveBytes, MOST_ROWS, module_of, moment};
 pub use process::{Checkpoint, ProcessAnswer};
 pub use serving::{Fill, Serves, needs as needs_of_engine};
-pub use verdict::{Answer, FittingRun, RehearsalVerdict, SCHEMA, SimulatedGpu, answer, answers, is_near, surely};
+pub use verdict::{Answer, FittingRun, RehearsalVerdict, SCHEMA, SimulatedGpu, answer, answers, is_near, play_ranks, surely};

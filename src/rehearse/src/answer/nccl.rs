@@ -76,7 +76,7 @@ mod tests {
             ("h100", 2, 1, "pairs", None),
         ];
         for (card, ranks, pairs, way, measured) in cases {
-            let communicator = Communicator { ranks, nodes: 1, pairs, ways: vec![way.to_string()], group: 1 };
+            let communicator = Communicator { ranks, nodes: 1, pairs, ways: vec![way.to_string()], group: 1, members: vec![] };
             let (least, most) = of_one(&communicator, &card.parse().unwrap());
             assert!(0 < least && least <= most && most <= 2 * least, "{card} {way}: {least} to {most}");
             let is_in = |mib: i64| (least..=most).contains(&(mib << 20));

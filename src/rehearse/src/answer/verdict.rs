@@ -10,7 +10,7 @@ use super::out_of_memory::Caught;
 use super::process::{ProcessAnswer, process_answers};
 use super::serving::{self, Serves};
 use super::streams::HeldByStreams;
-use super::time::{Loading, Prediction, TOKEN, predict};
+use super::time::{self, Loading, Prediction, RanksTogether, TOKEN, predict};
 use crate::capture::held::HeldBack;
 use crate::capture::plain::on_one_line;
 use crate::capture::process::Trace;
@@ -488,6 +488,14 @@ fn gpus(run: &Capture) -> u32 {
     run.traces.iter().filter_map(|trace| Some(trace.devices.as_ref()?.1)).fold(run.gpus, u32::max)
 }
 
+/// Plays ranks that were rehearsed one by one against each other; none where they move nothing, or one has no step.
+pub fn play_ranks<'a>(runs: impl Iterator<Item = (&'a Capture, &'a Answer)> + Clone) -> Option<RanksTogether> {
+    let (first, _) = runs.clone().next()?;
+    let steps = runs.clone().map(|(_, answer)| answer.steps).min()?;
+    let traces: Vec<&Trace> = runs.flat_map(|(run, _)| &run.traces).collect();
+    time::play_ranks(&traces, &first.card, steps, first.host_factor)
+}
+
 /// The time of a step, of the process whose steps take longest; or why there is none.
 fn predicted(run: &Capture, steps: u32) -> (Option<Prediction>, Option<String>) {
     let predicted = |trace: &Trace| {
@@ -505,6 +513,15 @@ fn predicted(run: &Capture, steps: u32) -> (Option<Prediction>, Option<String>) 
     let length = |one: &Result<Prediction, String>| one.as_ref().map_or(0.0, |time| time.step_seconds);
     // Of several that are as long the first.
     let longest = run.traces.iter().rev().map(predicted).max_by(|a, b| length(a).total_cmp(&length(b)));
+    let longest = longest.map(|found| {
+        let mut time = found?;
+        if let Some(job) = time::play_ranks(&run.traces.iter().collect::<Vec<_>>(), &run.card, steps, run.host_factor) {
+            let first = run.traces.iter().find(|trace| trace.process.rank == job.ranks.first().map(|first| first.rank));
+            let first = first.and_then(|trace| predict(trace, &run.card, steps, run.host_factor).ok());
+            time.in_job(&job, first.as_ref());
+        }
+        Ok(time)
+    });
     match longest.unwrap_or_else(|| Err("nothing ran on the GPU".to_string())) {
         Ok(time) => (Some(time), None),
         Err(why) => (None, Some(why)),

@@ -201,6 +201,9 @@ pub struct Communicator {
     /// Kinds of collectives, `pairs` where it was none.
     #[serde(default)]
     pub ways: Vec<String>,
+    /// Its ranks in the job, where some send to single others.
+    #[serde(default)]
+    pub members: Vec<u32>,
 }
 
 /// A real GPU.

@@ -34,6 +34,9 @@ pub struct Capture {
     pub command: Vec<String>,
     #[serde(deserialize_with = "card")]
     pub card: Card,
+    /// Of the machine that was named: what each GPU has to others, in bytes a second.
+    #[serde(default)]
+    pub network: Option<f64>,
     pub gpus: u32,
     pub lag: u32,
     /// How many times this machine's time the host takes between launches; without it each launch takes as long. Before, 1 was what nobody asked for.
@@ -211,7 +214,7 @@ impl Capture {
     /// Of a command that ended well at once, in whose folder nothing has been read yet.
     pub fn new(command: Vec<String>, card: Card, folder: &Path) -> Capture {
         let (version, folder) = (VERSION, folder.to_owned());
-        Capture { version, command, card, folder, gpus: 1, cores: 1, ..Capture::default() }
+        Capture { version, command, card, network: card.network, folder, gpus: 1, cores: 1, ..Capture::default() }
     }
 
     /// Adds what processes wrote into the folder.
@@ -287,7 +290,8 @@ impl Capture {
              the script again",
             path.display()
         );
-        let capture: Capture = serde_json::from_slice(&about).with_context(|| format!("reading {}", path.display()))?;
+        let mut capture: Capture = serde_json::from_slice(&about).with_context(|| format!("reading {}", path.display()))?;
+        capture.card.network = capture.network;
         Capture { folder: folder.path().to_owned(), ..capture }.of_session()
     }
 

@@ -56,7 +56,7 @@ fn rows(trace: &Trace) -> Vec<String> {
             _ => {}
         }
     }
-    for work in &trace.work {
+    for work in trace.work.iter().filter(|work| work.is_of_card()) {
         let mut row =
             format!("{}: {:?}, {:?}, {} of step {}", name(work.operator), work.kind, work.precision, work.phase, work.step);
         let (m, n, k, batch) = (work.m, work.n, work.k, work.batch);

@@ -27,6 +27,26 @@ sim::listed! {
         Recurrent = 9 as "recurrent",
         /// What torch.compile wrote for Triton.
         Compiled = 10 as "compiled",
+        /// What ranks of a job move between each other.
+        Collective = 11 as "collective",
+        /// A stream waits for another one, as far as that had come when an event was recorded.
+        Order = 12 as "order",
+    }
+}
+
+sim::listed! {
+    /// What a collective does, `m` of its record.
+    #[derive(Default)]
+    Move {
+        #[default]
+        AllReduce = 0 as "all_reduce",
+        AllGather = 1 as "all_gather",
+        ReduceScatter = 2 as "reduce_scatter",
+        AllToAll = 3 as "all_to_all",
+        /// From one rank to all, or of all to one.
+        Broadcast = 4 as "broadcast",
+        Send = 5 as "send",
+        Receive = 6 as "receive",
     }
 }
 
@@ -74,6 +94,9 @@ pub struct Work {
     /// Of a product; m is rows of the result. Of a convolution as a product. Of attention queries, keys, size of a head, and heads of all
     /// sequences; of a recurrent layer rows of a step, outputs of its gates, hidden size, and steps; m of a norm or softmax are its
     /// blocks of threads, and of a copy 1 where the host's memory is pinned; n of a copy from this device to another is that one's number plus 1.
+    /// Of a collective its [`Move`], ranks of the group, machines that they are on, and a number that the group has in each of them; `bytes` is
+    /// what each rank has of the whole: the result of a gather, what is given to a scatter. Of an order m and n are the stream that is waited for, and
+    /// k the records that there were when the event was recorded.
     pub m: u32,
     pub n: u32,
     pub k: u32,
@@ -86,9 +109,10 @@ pub struct Work {
     pub operator: u32,
     /// Processor time of the launching thread since its last record, without the rehearsal's own.
     pub host_nanoseconds: u64,
-    /// Of a convolution; of a recurrent layer its layers and directions.
+    /// Of a convolution; of a recurrent layer its layers and directions; of a send or a receive the other's rank in the group, where `alignment` is
+    /// this one's; of an order the device of the stream that is waited for.
     pub groups: u32,
-    /// Of a convolution: elements of a filter in one channel.
+    /// Of a convolution: elements of a filter in one channel; of sends and receives that go together the place among them.
     pub taps: u16,
     /// Bit 0: of the input's gradient, or of a backward pass at all; bit 1: of the weights' gradient. 0 is a forward pass.
     pub direction: u8,
@@ -103,6 +127,10 @@ impl Default for Work {
     fn default() -> Work {
         Work::read(&[0; RECORD]).map_or_else(|| unreachable!("zeros are a record"), |work| Work { launches: 1, ..work })
     }
+}
+
+fn queue(stream: u64, device: u32) -> u64 {
+    if stream != 0 { stream } else { u64::MAX - u64::from(device) }
 }
 
 const MAGIC: &[u8] = b"VLWORK03";
@@ -148,6 +176,21 @@ impl Work {
             begins_generation: record[86] & 128 != 0,
             stride: record[87],
         })
+    }
+
+    /// A stream of its device, by one number: each device has one that is 0.
+    pub fn queue(&self) -> u64 {
+        queue(self.stream, u32::from(self.device))
+    }
+
+    /// Of an order the stream that is waited for.
+    pub fn waits_for(&self) -> u64 {
+        queue(u64::from(self.m) | u64::from(self.n) << 32, self.groups)
+    }
+
+    /// Whether it gives the card's own units something to do.
+    pub fn is_of_card(&self) -> bool {
+        !matches!(self.kind, WorkKind::Collective | WorkKind::Order)
     }
 
     /// What a process's folder holds of it; nothing where CUDA never came up.

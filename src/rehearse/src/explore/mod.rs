@@ -3,6 +3,7 @@
 pub mod ci;
 pub mod fit;
 pub mod needs;
+pub mod plan;
 pub mod preset;
 mod replay;
 mod sized;

@@ -79,7 +79,7 @@ pub fn write(view: &View, time: Option<&Prediction>, out: &mut dyn Write) -> Res
     // No process has this number.
     let predicted = u32::MAX;
     for (at, span) in time.iter().flat_map(|time| &time.spans).enumerate() {
-        let stream = u32::from(span.card) * 2 + u32::from(span.beside) + 1;
+        let stream = u32::from(span.card) * 4 + span.lane as u32 + 1;
         if at == 0 {
             let name = "a step on the GPU (predicted; microseconds of this axis are of time)";
             put(json!({"ph": "M", "pid": predicted, "tid": stream, "name": "process_name", "args": {"name": name}}))?;

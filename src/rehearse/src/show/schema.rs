@@ -3,6 +3,7 @@
 use super::diff::{Bisected, PeakDiff};
 use crate::answer::{Answer, SCHEMA};
 use crate::explore::fit::Fit;
+use crate::explore::plan::Plan;
 use crate::explore::versions::Table;
 use crate::explore::what_if::VariantRow;
 use schemars::generate::SchemaSettings;
@@ -14,6 +15,7 @@ pub fn schema(of: &str) -> Value {
     let mut schema = match of {
         "what-if" => generator.into_root_schema_for::<Vec<VariantRow>>(),
         "fit" => generator.into_root_schema_for::<Vec<Fit>>(),
+        "plan" => generator.into_root_schema_for::<Vec<Plan>>(),
         "versions" => generator.into_root_schema_for::<Table>(),
         "bisect" => generator.into_root_schema_for::<Bisected>(),
         "diff" => generator.into_root_schema_for::<PeakDiff>(),

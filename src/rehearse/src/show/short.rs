@@ -1,5 +1,6 @@
 //! The answer on a terminal: at most 24 lines of 80 columns. `-v` has all of it.
 
+use super::time::in_short;
 use crate::answer::reply::{Reply, brief};
 use crate::answer::{Account, AccountRow, Answer, Fill, Part, RehearsalVerdict, Serves, moment};
 use crate::words::{bytes, longer, share_of, wrapped};
@@ -113,7 +114,7 @@ fn advice(reply: &Reply) -> Vec<String> {
     lines
 }
 
-fn speed(reply: &Reply) -> Vec<String> {
+fn speed(reply: &Reply, answer: &Answer) -> Vec<String> {
     let Some(time) = &reply.time else { return Vec::new() };
     let [step, low, high] = [time.seconds, time.low, time.high].map(|seconds| Seconds(seconds).to_string());
     let rate = time.throughput.split(", ").next().filter(|rate| !rate.is_empty()).map_or(String::new(), |rate| format!(", {rate}"));
@@ -121,7 +122,8 @@ fn speed(reply: &Reply) -> Vec<String> {
         reply.slowest.iter().map(|(line, share)| format!("{} {:.0} %", brief(line), share * 100.0)).collect();
     let slowest = if slowest.is_empty() { String::new() } else { format!(" Slowest: {}.", slowest.join(", ")) };
     let text = format!("Speed (predicted): {step} a {} ({low} to {high}){rate}; bound by {}.{slowest}", time.unit, time.bound_by);
-    fitted(&text, 2).into_iter().map(|line| line.trim_start().to_string()).collect()
+    let moved = answer.time.as_ref().and_then(in_short).map_or_else(Vec::new, |text| fitted(&format!("  {text}."), 1));
+    fitted(&text, 2).into_iter().map(|line| line.trim_start().to_string()).chain(moved).collect()
 }
 
 /// Files by their names alone.
@@ -146,7 +148,7 @@ pub fn short(answer: &Answer) -> String {
         None => reply.account.map_or_else(Vec::new, |of| account(of, answer)),
     };
     let more = "More: -v phases, modules, kernels, host RAM   --out DIR memory.html, snapshot";
-    let mut parts = [head, account, Vec::new(), advice(&reply), speed(&reply), Vec::new()];
+    let mut parts = [head, account, Vec::new(), advice(&reply), speed(&reply, answer), Vec::new()];
     let taken = |parts: &[Vec<String>]| parts.iter().filter(|part| !part.is_empty()).map(|part| part.len() + 1).sum::<usize>();
     // Findings and notes have what is left.
     let mut room = LINES.saturating_sub(taken(&parts) + 1);

@@ -1,10 +1,10 @@
 //! The predicted time on the terminal.
 
 use crate::answer::reply::{others_said, streams_said};
-use crate::answer::time::{Cost, NOT_MODELLED, Prediction};
+use crate::answer::time::{Communication, Cost, Prediction, RanksTogether};
 use crate::answer::{Answer, RehearsalVerdict};
 use crate::words::{place_or_not, share_of, signed, signed_or_dash};
-use base::units::Seconds;
+use base::units::{Bytes, Seconds};
 use std::fmt::Write;
 
 fn seconds(value: f64) -> String {
@@ -76,11 +76,16 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
     }
     if !time.throughput().is_empty() {
         let of = match time.replicas {
+            Some(0 | 1) if time.job.as_ref().is_some_and(|job| job.is_pipeline) => " of the pipeline".to_string(),
             Some(0 | 1) => " of one rank".to_string(),
             Some(ranks) => format!(" of the whole job, whose {ranks} ranks have batches of their own"),
             None => String::new(),
         };
         writeln!(text, "    That is {}{of} (predicted).", time.throughput())?;
+    }
+    communication(text, time)?;
+    if let Some(job) = &time.job {
+        ranks(text, job)?;
     }
     if let Some(prefill) = time.prefill_seconds {
         writeln!(text, "    The text before the first token takes {} (predicted), at most.", seconds(prefill))?;
@@ -128,9 +133,72 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
     if let Some(loading) = &time.loading {
         writeln!(text, "  {}.", loading.text())?;
     }
-    let missing = if is_loaded_here { &NOT_MODELLED[1..] } else { &NOT_MODELLED };
+    let missing = &time.not_modelled[usize::from(is_loaded_here)..];
     writeln!(text, "  Not included in the time: {}.", missing.join(", "))
 }
+
+/// `all_gather 11.2 GB in 8 ranks (NVLink)`.
+fn moved(row: &Communication) -> String {
+    let nodes = if row.nodes > 1 { format!(" of {} machines", row.nodes) } else { String::new() };
+    let ranks = if ["send", "receive"].contains(&row.what) { "with one of".to_string() } else { "in".to_string() };
+    format!("{} {} {ranks} {} ranks{nodes} ({})", row.what, Bytes(row.bytes as u64), row.ranks, row.over)
+}
+
+/// What ranks move in a step, by kind and group.
+fn communication(text: &mut String, time: &Prediction) -> std::fmt::Result {
+    if time.communication.is_empty() {
+        return Ok(());
+    }
+    let exposed = 100.0 * time.exposed_seconds / time.step_seconds.max(f64::MIN_POSITIVE);
+    writeln!(
+        text,
+        "  Communication between ranks: {} of the step are spent in nothing else, {exposed:.0} % (predicted)",
+        seconds(time.exposed_seconds)
+    )?;
+    for row in time.communication.iter().take(ROWS) {
+        let (took, hidden) = (seconds(row.seconds), seconds(row.hidden_seconds));
+        writeln!(text, "    {took:>10}  {hidden:>9} hidden  {:>5} calls  {}", row.calls, moved(row))?;
+    }
+    Ok(())
+}
+
+/// Ranks that were played against each other.
+fn ranks(text: &mut String, job: &RanksTogether) -> std::fmt::Result {
+    let what = if job.is_pipeline { "its bubble" } else { "waiting for each other" };
+    let (step, share) = (seconds(job.step_seconds), 100.0 * job.waiting);
+    writeln!(text, "  {} ranks together: a step of {step}, {share:.0} % of it {what} (predicted)", job.ranks.len())?;
+    for rank in job.ranks.iter().take(MOST_RANKS) {
+        let (alone, device) = (seconds(rank.alone_seconds), seconds(rank.device_seconds));
+        let whom = match rank.waits_for {
+            Some(whom) => format!("   waits {} for rank {whom}", seconds(rank.waits_seconds)),
+            None => String::new(),
+        };
+        writeln!(text, "    rank {:<5} {alone:>10} alone, its GPU {device:>10}{whom}", rank.rank)?;
+    }
+    if job.unmatched > 0 {
+        writeln!(text, "    {} sends or receives have no other end in what was seen: they wait for nobody here.", job.unmatched)?;
+    }
+    Ok(())
+}
+
+const MOST_RANKS: usize = 16;
+
+/// Of a short answer: what is spent in moving, where that is worth a word, and what ranks wait.
+pub fn in_short(time: &Prediction) -> Option<String> {
+    let exposed = time.exposed_seconds / time.step_seconds.max(f64::MIN_POSITIVE);
+    let first = time.communication.first().filter(|_| exposed >= WORTH);
+    let waiting = time.job.as_ref().filter(|job| job.waiting >= WORTH);
+    let moved = first.map(|row| format!("{:.0} % of it is communication, most of it {}", 100.0 * exposed, moved(row)));
+    let waits = waiting.map(|job| {
+        let what = if job.is_pipeline { "the pipeline's bubble" } else { "ranks that wait for each other" };
+        format!("{:.0} % of it is {what}", 100.0 * job.waiting)
+    });
+    let all: Vec<String> = waits.into_iter().chain(moved).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// A share of a step that is.
+const WORTH: f64 = 0.05;
 
 /// Answers of several cards in one table.
 pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a str, &'a Answer)>) -> String {

@@ -42,6 +42,12 @@ thread_local uint64_t last_processor = 0, last_own = 0;
 std::atomic<bool> is_clocked{false};
 std::vector<Work> untold;
 
+// Records that were written, and those that clocks were told.
+std::atomic<uint32_t> written_records{0}, told_records{0};
+// What this thread launches stands for another record, which is written after it.
+thread_local bool is_hidden = false;
+thread_local uint64_t hidden_launches = 0, hidden_since = 0;
+
 // Of this thread, by the simulated runtime.
 uint64_t launches() {
   static auto* const count = reinterpret_cast<uint64_t (*)()>(dlsym(RTLD_DEFAULT, "vramlab_dry_launches"));
@@ -57,7 +63,7 @@ bool is_written() {
   return phase() != Phase::kLoad || capturing.load(std::memory_order_relaxed) != 0;
 }
 
-bool is_recorded() { return is_clocked || is_written(); }
+bool is_recorded() { return !is_hidden && (is_clocked || is_written()); }
 
 uint64_t host_time() {
   const uint64_t passed = host_time_passed();
@@ -68,9 +74,31 @@ uint64_t host_time() {
 
 // Under the mutex.
 void push(Work work, bool written) {
-  if (is_clocked) untold.push_back(work);
-  if (written) work.direction |= begins.exchange(0);
-  if (written) waiting.push_back(work);
+  if (is_clocked) untold.push_back(work), told_records++;
+  if (!written) return;
+  work.direction |= begins.exchange(0);
+  waiting.push_back(work);
+  written_records++;
+}
+
+// Of the simulated runtime: a position has the records that clocks were told above those that were written.
+uint64_t position() { return static_cast<uint64_t>(told_records) << 32 | written_records; }
+
+void order(uint64_t stream, int device, uint64_t source, int source_device, uint64_t at) {
+  if (capturing || !is_recorded()) return;
+  Work work{};
+  work.kind = WorkKind::kOrder;
+  work.phase = phase();
+  work.step = current_step();
+  work.stream = stream;
+  work.device = static_cast<uint16_t>(device);
+  work.groups = static_cast<uint32_t>(source_device);
+  work.m = static_cast<uint32_t>(source);
+  work.n = static_cast<uint32_t>(source >> 32);
+  const bool written = is_written();
+  const std::lock_guard<std::mutex> lock(work_mutex);
+  if (is_clocked) work.k = static_cast<uint32_t>(at >> 32), untold.push_back(work), told_records++;
+  if (written) work.k = static_cast<uint32_t>(at), waiting.push_back(work), written_records++;
 }
 
 void keep(Work& work, uint32_t number) {
@@ -293,6 +321,9 @@ void open_work(const std::string& folder) {
   std::memcpy(header + sizeof kWorkMagic, &record, sizeof record);
   TORCH_CHECK(::write(file.get(), header, sizeof header) == sizeof header, "writing ", folder, "/work: ", std::strerror(errno));
   work_file = file;
+  auto* const asked = static_cast<uint64_t (**)()>(dlsym(RTLD_DEFAULT, "vramlab_dry_position"));
+  auto* const ordered = static_cast<void (**)(uint64_t, int, uint64_t, int, uint64_t)>(dlsym(RTLD_DEFAULT, "vramlab_dry_order"));
+  if (asked && ordered) *asked = position, *ordered = order;
 }
 
 void flush_work() {
@@ -359,6 +390,42 @@ EXPORTED void vl_work(const char* name, int kind, int precision, double flops, d
   work.flops = flops;
   work.bytes = bytes;
   work.launches = count;
+  work.stream = stream;
+  work.host_nanoseconds = host_time();
+  const OwnTime time;
+  keep(work, operator_number(name));
+}
+
+// What follows on this thread stands for what ranks move, until vl_end_wire.
+EXPORTED void vl_begin_wire() {
+  is_hidden = true;
+  hidden_launches = launches();
+  hidden_since = clock_of(CLOCK_MONOTONIC);
+}
+
+EXPORTED void vl_end_wire() {
+  is_hidden = false;
+  written_launches += launches() - hidden_launches;
+  own += clock_of(CLOCK_MONOTONIC) - hidden_since;
+}
+
+// What a rank moves: `what` by its number in src/rehearse/src/capture/work.rs; of a send or a receive with whom, by ranks of the group, and which it is of those
+// that go together.
+EXPORTED void vl_wire(const char* name, int what, double bytes, int ranks, int nodes, uint32_t group, int own_rank, int peer, int together,
+                      int device, uint64_t stream) {
+  if (!is_recorded()) return;
+  Work work{};
+  work.kind = WorkKind::kCollective;
+  work.bytes = bytes;
+  work.m = static_cast<uint32_t>(what);
+  work.n = static_cast<uint32_t>(ranks);
+  work.k = static_cast<uint32_t>(nodes);
+  work.batch = group;
+  work.alignment = static_cast<uint16_t>(own_rank);
+  work.groups = static_cast<uint32_t>(peer);
+  work.taps = static_cast<uint16_t>(together);
+  work.launches = 1;
+  work.device = static_cast<uint16_t>(device);
   work.stream = stream;
   work.host_nanoseconds = host_time();
   const OwnTime time;

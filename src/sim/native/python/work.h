@@ -41,6 +41,10 @@ enum class WorkKind : uint8_t {
   kRecurrent = 9,
   // Kernels that torch.compile wrote.
   kCompiled = 10,
+  // What ranks of a job move between each other.
+  kCollective = 11,
+  // A stream waits for another one.
+  kOrder = 12,
 };
 enum class Precision : uint8_t { kHalf = 0, kSingle = 1, kTf32 = 2, kDouble = 3 };
 

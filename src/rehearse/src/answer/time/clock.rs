@@ -12,13 +12,12 @@ pub fn clock(card: &Card, host_factor: Option<f64>) -> Option<Clock> {
     let (host, mut line) = (HostModel::of(card, host_factor), Timeline::default());
     Some(Box::new(move |works, moment| {
         for work in works {
-            line.take(turn(work, host.seconds(work, work.host_nanoseconds), device.takes(work).seconds), true);
+            line.take(turn(work, 0, host.seconds(work, work.host_nanoseconds), device.takes(work).seconds));
         }
         if moment.has_waited {
             line.wait();
         }
-        line.host += moment.idle;
-        let now = line.host + host.between(moment.host_nanoseconds);
+        let now = line.pass(moment.idle) + host.between(moment.host_nanoseconds);
         [now, now.max(line.done(moment.device, moment.beside))]
     }))
 }

@@ -8,6 +8,7 @@
 
 use super::constants::{self, CONVOLUTION, Constants, DEPTHWISE, GROUPED, Grade};
 use super::kernels::{self, Timed};
+use super::wire::Wires;
 use crate::capture::work::{Precision, Work, WorkKind};
 use sim::cards::{Card, Speed};
 use sim::trace::Phase;
@@ -60,6 +61,7 @@ pub fn class_title(class: &str) -> &'static str {
 #[derive(Debug, Clone)]
 pub struct CardModel {
     between_cards: f64,
+    wires: Wires,
     speed: Speed,
     capability: (u32, u32),
     multiprocessors: f64,
@@ -116,6 +118,7 @@ impl CardModel {
         let constants = constants::classes().map(|class| (class, constants::of(card, class))).collect();
         Ok(CardModel {
             speed,
+            wires: Wires::of(card),
             between_cards: card.nvlink().unwrap_or(speed.host_bandwidth),
             capability: card.capability,
             multiprocessors: f64::from(card.multiprocessors),
@@ -146,6 +149,10 @@ impl CardModel {
     }
 
     pub fn takes(&self, work: &Work) -> OperatorTime {
+        if !work.is_of_card() {
+            let seconds = if work.kind == WorkKind::Order { 0.0 } else { self.wires.seconds(work) };
+            return OperatorTime { seconds, limit: Limit::Bandwidth, class: "wire", grade: Grade::None, is_timed: false };
+        }
         if work.kind == WorkKind::Copy {
             // What does not wait is pinned.
             let share = if work.synchronises && work.m == 0 { PAGEABLE } else { 1.0 };
@@ -288,7 +295,12 @@ impl CardModel {
             WorkKind::Reduction if work.direction != 0 && !work.of_batch => ("reduction_backward", peak, 1.0),
             WorkKind::Reduction => ("reduction", peak, 1.0),
             WorkKind::Compiled => ("compiled", peak, 1.0),
-            WorkKind::Pointwise | WorkKind::Index | WorkKind::Optimizer | WorkKind::Copy => ("pointwise", peak, 1.0),
+            WorkKind::Pointwise
+            | WorkKind::Index
+            | WorkKind::Optimizer
+            | WorkKind::Copy
+            | WorkKind::Collective
+            | WorkKind::Order => ("pointwise", peak, 1.0),
         }
     }
 

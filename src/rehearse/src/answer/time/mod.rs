@@ -1,7 +1,7 @@
 //! How long a step takes on a card that is not there: predicted from what its operators have for the GPU to do, never measured.
 //!
 //! A rehearsal records the work of each operator ([`Work`](crate::capture::work::Work)); `device` says how long the card takes for it with the
-//! `constants` of its kernels, `kernels` which of them were timed one by one, `timeline` how host and device go side by side, `predict` the answer, `power` the clock that is left to it, `prices` what it costs, `loading` what the
+//! `constants` of its kernels, `kernels` which of them were timed one by one, `timeline` how host and device go side by side, `wire` what ranks take to move something, `predict` the answer, `power` the clock that is left to it, `prices` what it costs, `loading` what the
 //! script's DataLoader gives beside it. docs/time.md has the formulas, what they were fitted on and how far they were off.
 
 mod calibrate;
@@ -16,6 +16,7 @@ mod predict;
 mod prices;
 mod timeline;
 pub mod tokens;
+mod wire;
 
 pub use crate::capture::work::Work;
 pub use calibrate::{OPERATORS, SCRIPT as TIMING, calibrated};
@@ -25,5 +26,6 @@ pub use kernels::{HEADER as KERNELS, work_of};
 pub use loading::Loading;
 pub use own::{checked as checked_kernels, of_step as kernels_of, use_file as use_constants};
 pub use power::use_limit as use_power_limit;
-pub use predict::{NOT_MODELLED, Prediction, TOKEN, TimeChange, by_class, predict};
+pub use predict::{Communication, Prediction, RanksTogether, TOKEN, TimeChange, by_class, play_ranks, predict};
 pub use prices::{Cost, an_hour, use_file as use_prices};
+pub use timeline::Lane;

@@ -5,11 +5,12 @@ use super::device::{CardModel, Limit, OperatorTime, class_title};
 use super::loading::{Loading, StepSeconds};
 use super::power::clock;
 use super::prices::{Cost, cost};
-use super::timeline::{Timeline, Turn, begins, steady};
+use super::timeline::{Lane, Meeting, Timeline, Turn, play, steady};
+use super::wire::{Wires, is_near};
 use crate::answer::facts::makes_steps;
 use crate::answer::place::{MOST_ROWS, alike};
 use crate::capture::process::{Frame, Trace};
-use crate::capture::work::{Precision, Work, WorkKind};
+use crate::capture::work::{Move, Precision, Work, WorkKind};
 use base::order::grouped;
 use base::stats::median;
 use base::units::significant;
@@ -42,13 +43,8 @@ const COVERAGE: f64 = 0.8;
 const BUSY: f64 = 0.9;
 
 /// What no prediction counts.
-pub const NOT_MODELLED: [&str; 5] = [
-    "loading of data",
-    "communication between GPUs",
-    "compiling and kernels of extensions",
-    "heat, and most cards' power limits",
-    "other programs on the GPU",
-];
+const NOT_MODELLED: [&str; 4] =
+    ["loading of data", "compiling and kernels of extensions", "heat, and most cards' power limits", "other programs on the GPU"];
 
 /// Nothing of it was measured; times are in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
@@ -122,9 +118,60 @@ pub struct Prediction {
     pub loading: Option<Loading>,
     /// As many steps as the DataLoader has batches for.
     pub epoch: Option<Steps>,
+    /// What ranks move between each other in a step, the longest first; nothing of a process that is alone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub communication: Vec<Communication>,
+    /// Of a step what would go if nothing had to be moved.
+    pub exposed_seconds: f64,
+    /// Ranks that were played against each other, whose step is longer than that of one alone where they wait for each other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job: Option<RanksTogether>,
     #[serde(skip)]
     pub spans: Vec<Span>,
-    pub not_modelled: [&'static str; NOT_MODELLED.len()],
+    pub not_modelled: Vec<&'static str>,
+}
+
+/// What one kind of collective moves between the ranks of one group, in a step.
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct Communication {
+    /// As `all_reduce`; `send` and `receive` are the two ends of one.
+    pub what: &'static str,
+    pub ranks: u32,
+    /// Machines that they are on.
+    pub nodes: u32,
+    /// `NVLink`, `PCIe` or `network`.
+    pub over: &'static str,
+    pub calls: usize,
+    /// Of the whole: the result of a gather, what is given to a scatter.
+    pub bytes: f64,
+    pub seconds: f64,
+    /// While the card computes.
+    pub hidden_seconds: f64,
+}
+
+/// Ranks beside each other, each with a step of its own, which begins what it receives when that was sent.
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct RanksTogether {
+    pub step_seconds: f64,
+    /// Whether ranks send to single others, as the stages of a pipeline do.
+    pub is_pipeline: bool,
+    /// Share of the step that ranks wait for others, in the mean: of a pipeline its bubble.
+    pub waiting: f64,
+    pub ranks: Vec<RankTime>,
+    /// Sends and receives of which the other end was not seen: those waited for nobody.
+    pub unmatched: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct RankTime {
+    pub rank: u32,
+    /// If the others were always there.
+    pub alone_seconds: f64,
+    /// What its card computes.
+    pub device_seconds: f64,
+    /// The rank that it waits for longest, and how long.
+    pub waits_for: Option<u32>,
+    pub waits_seconds: f64,
 }
 
 /// A class of kernels without a record, its share of the device's time, and how many times as long it may take as predicted.
@@ -160,8 +207,7 @@ pub struct Span {
     pub line: Option<Frame>,
     pub module: String,
     pub card: u16,
-    /// A copy that runs beside the kernels.
-    pub beside: bool,
+    pub lane: Lane,
     pub begin: f64,
     pub seconds: f64,
 }
@@ -206,6 +252,26 @@ impl Prediction {
         let rates = [(self.tokens_per_second, "tokens/s"), (self.samples_per_second, "samples/s")];
         let known = rates.into_iter().filter_map(|(rate, unit)| Some(format!("{} {unit}", significant(rate?))));
         known.collect::<Vec<String>>().join(", ")
+    }
+
+    /// As a rank among others: what a step takes is what it takes them together, and what goes through it is what the first of them has.
+    pub fn in_job(&mut self, job: &RanksTogether, first: Option<&Prediction>) {
+        let (longer, alone) = (job.step_seconds / self.step_seconds, self.step_seconds);
+        for seconds in [&mut self.step_seconds, &mut self.low_seconds, &mut self.high_seconds, &mut self.total_seconds] {
+            *seconds *= longer;
+        }
+        if let Some(cost) = &mut self.cost {
+            [&mut cost.of_1000_steps, &mut cost.low, &mut cost.high].into_iter().for_each(|cost| *cost *= longer);
+        }
+        let (rates, was) = first.map_or(([self.samples_per_second, self.tokens_per_second], alone), |first| {
+            (self.samples, self.tokens) = (first.samples, first.tokens);
+            ([first.samples_per_second, first.tokens_per_second], first.step_seconds)
+        });
+        [self.samples_per_second, self.tokens_per_second] = rates.map(|rate| rate.map(|rate| rate * was / job.step_seconds));
+        if job.is_pipeline && longer > 1.0 / BUSY {
+            self.bound_by = "waiting for other ranks";
+        }
+        self.job = Some(job.clone());
     }
 
     pub fn of_steps(&self, steps: u64) -> Steps {
@@ -289,6 +355,8 @@ pub struct Misaligned {
 /// What is timed, with the one before it.
 pub(super) struct Stretch<'a> {
     unit: &'static str,
+    /// The number of its first record.
+    first: usize,
     pub works: Vec<&'a Work>,
     before: Vec<&'a Work>,
     /// Samples and tokens.
@@ -328,6 +396,7 @@ impl<'a> Stretch<'a> {
         let (&step, _) = steps.find(|(_, length)| off_by(length) <= (1.0 - ALIKE) * middle).unwrap_or(nearest);
         Some(Stretch {
             unit: "step",
+            first: trace.work.iter().position(|work| work.step == step).unwrap_or(0),
             works: of(step),
             before: step.checked_sub(1).map_or_else(Vec::new, of),
             batch: trace.batches.get(step as usize).copied().unwrap_or_default(),
@@ -340,10 +409,11 @@ impl<'a> Stretch<'a> {
     /// Of a script that makes no step the longest forward pass, with what follows it until the next one; of a generation the longest of a token.
     fn pass(trace: &'a Trace, device: &CardModel, host: HostModel) -> Option<Stretch<'a>> {
         let passes: Vec<&[Work]> = trace.work.chunk_by(|_, next| !next.begins_pass).filter(|pass| pass[0].begins_pass).collect();
-        let turn_of = |work: &Work| turn(work, host.seconds(work, work.host_nanoseconds), device.takes(work).seconds);
+        let first_of = |works: &[Work]| trace.work.element_offset(&works[0]).unwrap_or(0);
         let seconds = |works: &[Work]| {
-            let mut line = Timeline::default();
-            works.iter().for_each(|work| _ = line.take(turn_of(work), true));
+            let (mut line, first) = (Timeline::default(), first_of(works));
+            let turn_of = |work: &Work| turn(work, first, host.seconds(work, work.host_nanoseconds), device.takes(work).seconds);
+            works.iter().for_each(|work| line.take(turn_of(work)));
             line.end()
         };
         let is_token = |pass: &[Work]| pass[0].phase == Phase::Generation && !pass[0].begins_generation;
@@ -383,6 +453,7 @@ impl<'a> Stretch<'a> {
         let batch = if trace.pass_batches.len() == passes.len() { trace.pass_batches[at] } else { Default::default() };
         Some(Stretch {
             unit: if generates { TOKEN } else { FORWARD_PASS },
+            first: first_of(passes[at]),
             works: passes[at].iter().collect(),
             before: at.checked_sub(1).map_or_else(Vec::new, |before| passes[before].iter().collect()),
             batch,
@@ -425,17 +496,136 @@ impl HostModel {
     }
 }
 
-/// An operator on the time line.
-pub fn turn(work: &Work, host: f64, device: f64) -> Turn {
+/// An operator on the time line of a stretch that begins with the record of that number.
+pub fn turn(work: &Work, first: usize, host: f64, device: f64) -> Turn {
+    let (own, other) = (work.alignment, work.groups as u16);
+    let pair = match Move::of(work.m.into()) {
+        Some(Move::Send) => Some((own, other)),
+        Some(Move::Receive) => Some((other, own)),
+        _ => None,
+    };
+    let is_moved = work.kind == WorkKind::Collective;
     Turn {
         host,
         device,
         card: work.device,
-        to: (work.kind == WorkKind::Copy && work.n > 0).then(|| (work.n - 1) as u16),
-        beside: work.kind == WorkKind::Copy && work.n == 0 && work.stream != 0,
+        queue: work.queue(),
+        lane: match work.kind {
+            WorkKind::Collective if is_near(work) => Lane::Wire,
+            WorkKind::Collective => Lane::Network,
+            WorkKind::Copy if work.n == 0 && work.stream != 0 => Lane::Copies,
+            _ => Lane::Kernels,
+        },
+        to: (work.kind == WorkKind::Copy && work.n > 0).then(|| u64::MAX - u64::from(work.n - 1)),
+        order: (work.kind == WorkKind::Order).then(|| (work.waits_for(), (work.k as usize).saturating_sub(first))),
+        meets: is_moved.then_some(Meeting { group: work.batch, pair }),
+        joins: is_moved && work.taps > 0,
         waited: work.waited,
         waits: work.synchronises,
     }
+}
+
+/// A stretch with what its operators take.
+struct Timed<'a> {
+    stretch: Stretch<'a>,
+    device: CardModel,
+    host: HostModel,
+    taken: Vec<OperatorTime>,
+    clock: f64,
+    turns: Vec<Turn>,
+}
+
+impl<'a> Timed<'a> {
+    fn of(trace: &'a Trace, card: &Card, steps: u32, host_factor: Option<f64>) -> Result<Timed<'a>, String> {
+        let device = CardModel::of(card)?;
+        let host = HostModel::of(card, host_factor);
+        let stretch = Stretch::of(trace, &device, steps, host)?;
+        let (works, before) = (&stretch.works, &stretch.before);
+        let device = device.over(works.iter().copied());
+        // Of two steps alike the host's time is the shorter one: what else ran on this machine made the other longer.
+        let alike = works.len() == before.len() && works.iter().zip(before).all(|(a, b)| a.operator == b.operator);
+        let mut taken: Vec<OperatorTime> = works.iter().map(|work| device.takes(work)).collect();
+        let clock = power_limited(card, works, &taken);
+        taken.iter_mut().filter(|one| one.limit == Limit::Compute).for_each(|one| one.seconds /= clock);
+        let turns = (0..works.len())
+            .map(|at| {
+                let nanoseconds = works[at].host_nanoseconds.min(if alike { before[at].host_nanoseconds } else { u64::MAX });
+                turn(works[at], stretch.first, host.seconds(works[at], nanoseconds), taken[at].seconds)
+            })
+            .collect();
+        Ok(Timed { stretch, device, host, taken, clock, turns })
+    }
+
+    /// What the card's own units do, of these turns.
+    fn own(&self) -> impl Iterator<Item = usize> {
+        (0..self.turns.len()).filter(|at| self.stretch.works[*at].is_of_card())
+    }
+
+    /// The longest first.
+    fn communication(&self, card: &Card, spans: &[(f64, f64)]) -> Vec<Communication> {
+        let mut computes: Vec<(u16, f64, f64)> =
+            self.own().map(|at| (self.turns[at].card, spans[at].0, spans[at].1)).filter(|(_, begin, end)| end > begin).collect();
+        computes.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let hidden = |at: usize| -> f64 {
+            let (begin, end) = spans[at];
+            // Kernels of a card follow on each other.
+            let before = computes.partition_point(|(_, first, _)| *first < end);
+            let beside = computes[..before].iter().rev().take_while(|(_, first, _)| *first > begin - 1.0);
+            let of_card = beside.filter(|(card, ..)| *card == self.turns[at].card);
+            of_card.map(|(_, first, last)| (last.min(end) - first.max(begin)).max(0.0)).sum::<f64>().min(end - begin)
+        };
+        let works = &self.stretch.works;
+        let moved = (0..works.len()).filter(|at| works[*at].kind == WorkKind::Collective);
+        let by_group = grouped(moved.map(|at| ((works[at].m, works[at].batch, works[at].n, works[at].k), at)));
+        let row = |((what, _, ranks, nodes), all): ((u32, u32, u32, u32), Vec<usize>)| Communication {
+            what: Move::of(what.into()).unwrap_or_default().name(),
+            ranks,
+            nodes,
+            over: if nodes > 1 { "network" } else { Wires::of(card).title },
+            calls: all.len(),
+            bytes: all.iter().map(|at| works[*at].bytes).sum(),
+            seconds: all.iter().map(|at| self.taken[*at].seconds).sum(),
+            hidden_seconds: all.iter().map(|at| hidden(*at)).sum(),
+        };
+        let mut rows: Vec<Communication> = by_group.into_iter().map(row).collect();
+        rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        rows
+    }
+}
+
+/// Plays ranks of a job against each other, each a process of its own; none where they move nothing, or one of them has no step.
+pub fn play_ranks(traces: &[&Trace], card: &Card, steps: u32, host_factor: Option<f64>) -> Option<RanksTogether> {
+    let mut traces: Vec<&&Trace> = traces.iter().filter(|trace| trace.process.rank.is_some() && !trace.work.is_empty()).collect();
+    traces.sort_by_key(|trace| trace.process.rank);
+    traces.dedup_by_key(|trace| trace.process.rank);
+    let timed: Vec<Timed> = traces.iter().map(|trace| Timed::of(trace, card, steps, host_factor)).collect::<Result<_, _>>().ok()?;
+    let moves = |timed: &Timed| timed.turns.iter().any(|turn| turn.meets.is_some());
+    if timed.len() < 2 || !timed.iter().all(moves) {
+        return None;
+    }
+    let played = play(&timed.iter().map(|timed| timed.turns.as_slice()).collect::<Vec<_>>(), true);
+    let step_seconds = played.step_seconds();
+    let of = |at: usize| {
+        let rank = |at: usize| traces[at].process.rank.unwrap_or(0);
+        let longest = played.waited(at).iter().max_by(|a, b| a.1.total_cmp(b.1));
+        RankTime {
+            rank: rank(at),
+            alone_seconds: steady(&timed[at].turns, true),
+            device_seconds: timed[at].own().map(|each| timed[at].taken[each].seconds).sum(),
+            waits_for: longest.map(|(whom, _)| rank(*whom)),
+            waits_seconds: longest.map_or(0.0, |(_, seconds)| *seconds),
+        }
+    };
+    let ranks: Vec<RankTime> = (0..timed.len()).map(of).collect();
+    let alone: f64 = ranks.iter().map(|rank| rank.alone_seconds).sum::<f64>() / ranks.len() as f64;
+    let is_pair = |turn: &Turn| turn.meets.is_some_and(|meeting| meeting.pair.is_some());
+    Some(RanksTogether {
+        step_seconds,
+        is_pipeline: timed.iter().any(|timed| timed.turns.iter().any(is_pair)),
+        waiting: (1.0 - alone / step_seconds).max(0.0),
+        ranks,
+        unmatched: played.unmatched,
+    })
 }
 
 /// Predicts a step of a process on a card, where the host takes `host_factor` times as long as here, or each launch as long.
@@ -443,31 +633,30 @@ pub fn turn(work: &Work, host: f64, device: f64) -> Turn {
 /// # Errors
 /// Why there is none: the card has no figures of speed, or no step ended.
 pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>) -> Result<Prediction, String> {
-    let device = CardModel::of(card)?;
-    let host = HostModel::of(card, host_factor);
-    let stretch = Stretch::of(trace, &device, steps, host)?;
-    let (works, before) = (stretch.works, stretch.before);
-    let device = device.over(works.iter().copied());
-    // Of two steps alike the host's time is the shorter one: what else ran on this machine made the other longer.
-    let alike = works.len() == before.len() && works.iter().zip(&before).all(|(a, b)| a.operator == b.operator);
-    let mut taken: Vec<OperatorTime> = works.iter().map(|work| device.takes(work)).collect();
-    let clock = power_limited(card, &works, &taken);
-    taken.iter_mut().filter(|one| one.limit == Limit::Compute).for_each(|one| one.seconds /= clock);
-    let turns: Vec<Turn> = (0..works.len())
-        .map(|at| {
-            let nanoseconds = works[at].host_nanoseconds.min(if alike { before[at].host_nanoseconds } else { u64::MAX });
-            turn(works[at], host.seconds(works[at], nanoseconds), taken[at].seconds)
-        })
-        .collect();
-    let step_seconds = steady(&turns, true);
+    let timed = Timed::of(trace, card, steps, host_factor)?;
+    let Timed { stretch, device, host, clock, turns, .. } = &timed;
+    let played = play(&[turns], true);
+    let step_seconds = played.step_seconds();
+    let of_step: Vec<(f64, f64)> = played.spans(0).collect();
+    let communication = timed.communication(card, &of_step);
+    // Of a rehearsal that was kept before what ranks move was seen.
+    let unseen = (communication.is_empty() && !trace.communicators.is_empty()).then_some("communication between GPUs");
+    // As if nothing had to be moved.
+    let still: Vec<Turn> =
+        turns.iter().map(|turn| if turn.meets.is_some() { Turn { host: 0.0, device: 0.0, ..*turn } } else { *turn }).collect();
+    let exposed_seconds = if communication.is_empty() { 0.0 } else { (step_seconds - steady(&still, true)).max(0.0) };
+    let works: Vec<&Work> = timed.own().map(|at| stretch.works[at]).collect();
+    let taken: Vec<OperatorTime> = timed.own().map(|at| timed.taken[at]).collect();
+    let own_turns: Vec<Turn> = timed.own().map(|at| turns[at]).collect();
     let device_seconds: f64 = taken.iter().map(|taken| taken.seconds).sum();
     let host_seconds: f64 = turns.iter().map(|turn| turn.host).sum();
     // Whether a host that took nothing would leave the step as long: cards may work beside each other, or wait for each other.
     let devices_alone: Vec<Turn> = turns.iter().map(|turn| Turn { host: 0.0, ..*turn }).collect();
     let is_busy = steady(&devices_alone, true) >= BUSY * step_seconds;
     let bound_by = match is_busy {
+        _ if exposed_seconds > 0.5 * step_seconds => "communication",
         true => limit_of(&taken),
-        false if steady(&turns, false) < 0.95 * step_seconds => "synchronisation",
+        false if steady(turns, false) < 0.95 * step_seconds => "synchronisation",
         false => "launches",
     };
     let share_of = |is_such: &dyn Fn(Grade) -> bool| {
@@ -522,23 +711,26 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>)
         device_seconds,
         host_seconds,
         host_factor,
-        clock,
+        clock: *clock,
         busy: None,
         timed_share,
         anchored: records == "chip",
         records,
         made_of,
-        records_of: records_of(&device, &taken),
+        records_of: records_of(device, &taken),
         unrecorded,
         launches: works.iter().map(|work| u64::from(work.launches)).sum(),
         modules: modules(trace, &works, &taken),
-        spans: spans(trace, &works, &turns),
-        phases: phases(&works, &taken, &turns),
+        spans: spans(trace, &stretch.works, turns, &of_step),
+        phases: phases(&works, &taken, &own_turns),
         kernels: kernels(trace, &works, &taken),
-        misaligned: misaligned(trace, &device, &works, step_seconds),
+        misaligned: misaligned(trace, device, &works, step_seconds),
+        communication,
+        exposed_seconds,
+        job: None,
         loading: None,
         epoch: None,
-        not_modelled: NOT_MODELLED,
+        not_modelled: NOT_MODELLED.into_iter().chain(unseen).collect(),
     })
 }
 
@@ -546,8 +738,10 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>)
 fn power_limited(card: &Card, works: &[&Work], taken: &[OperatorTime]) -> f64 {
     let of_half = |work: &&&Work| work.precision == Precision::Half;
     let flops = works.iter().filter(of_half).map(|work| work.flops).sum();
-    let bytes = works.iter().filter(|work| work.kind != WorkKind::Copy).map(|work| work.bytes).sum();
-    clock(card, flops, bytes, taken.iter().map(|one| one.seconds).sum())
+    let of_card = |work: &&&Work| work.kind != WorkKind::Copy && work.is_of_card();
+    let bytes = works.iter().filter(of_card).map(|work| work.bytes).sum();
+    let seconds = works.iter().zip(taken).filter(|(work, _)| work.is_of_card()).map(|(_, one)| one.seconds);
+    clock(card, flops, bytes, seconds.sum())
 }
 
 /// Seconds by name, the most first.
@@ -673,17 +867,17 @@ fn modules(trace: &Trace, works: &[&Work], taken: &[OperatorTime]) -> Vec<Module
     rows.map(|(module, seconds, launches, bound_by)| ModuleTime { module, seconds, launches, bound_by }).collect()
 }
 
-fn spans(trace: &Trace, works: &[&Work], turns: &[Turn]) -> Vec<Span> {
-    let span = |((work, turn), begin): ((&&Work, &Turn), f64)| Span {
+fn spans(trace: &Trace, works: &[&Work], turns: &[Turn], of_step: &[(f64, f64)]) -> Vec<Span> {
+    let span = |((work, turn), (begin, end)): ((&&Work, &Turn), &(f64, f64))| Span {
         operator: operator_of(trace, work),
         line: line_of(trace, work),
         module: module_of(trace, work),
         card: turn.card,
-        beside: turn.beside,
-        begin,
-        seconds: turn.device,
+        lane: turn.lane,
+        begin: *begin,
+        seconds: end - begin,
     };
-    works.iter().zip(turns).zip(begins(turns)).map(span).collect()
+    works.iter().zip(turns).zip(of_step).filter(|((work, _), _)| work.kind != WorkKind::Order).map(span).collect()
 }
 
 /// The line that a work is of: in a backward pass, that of the forward pass.
