@@ -46,6 +46,9 @@ def follow(torch):
         machines = f" ({-(-size // local)} machines of {local} GPUs; --nodes and --gpus say otherwise)" if settings.world_size is not None and local < size else ""
         note(note=f"rank {rank} of {size}{machines}: collectives move {moved} and give back what they were given")
         init(backend=BACKEND, world_size=size, rank=rank, store=store if _others else distributed.HashStore())
+        # A script may ask whether there is a backend for the CPU, as one that saves checkpoints beside training does.
+        has_cpu = any(name in str(backend) for name in ("None", "cpu", "gloo", "mpi"))
+        distributed.group.WORLD.types = [torch.device(kind) for kind in ("cpu", "cuda")[not has_cpu :]]
         if is_fake:
             distributed.group.WORLD.asked = "fake"
 
@@ -474,6 +477,7 @@ def _register(torch):
             self._connected = set()
             # By whom it is for: a pair that is not one of several has its own, as in ProcessGroupNCCL.
             self._streams = {}
+            self.types = [torch.device("cuda")]
 
         def getBackendName(self):
             return BACKEND
@@ -483,6 +487,10 @@ def _register(torch):
 
         def _get_backend(self, _):
             return self
+
+        @property
+        def _device_types(self):
+            return self.types
 
         @property
         def pg_name(self):

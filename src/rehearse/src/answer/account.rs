@@ -32,7 +32,7 @@ sim::listed! {
         GraphPools as "pools of CUDA graphs",
         SizedByFree as "sized by free memory",
         Other as "other tensors",
-        /// Reserved by PyTorch's allocator, and no tensor's.
+        /// Reserved by PyTorch's allocator, and never allocated at once.
         Cached as "cached, unused",
         /// Taken by others than PyTorch's allocator.
         Outside as "outside of PyTorch",
@@ -98,9 +98,13 @@ pub fn part_of(facts: &Facts, loss: &Loss, block: &MemoryBlock) -> Part {
 }
 
 impl Account {
-    /// Of a process's own allocator: what is allocated when it reserves most, and what of that is unused.
+    /// Of a process's own allocator: what is allocated when that is most, and what it reserves beyond it at most. Much that is cached when it
+    /// reserves most was allocated before, and is no reason to reserve more. Pools of graphs are other memory: where there are some it is the moment
+    /// at which most is reserved.
     pub fn of(facts: &Facts, loss: &Loss) -> Account {
-        let moment = facts.ran_out.unwrap_or(facts.fullest);
+        let most = facts.ran_out.unwrap_or(facts.fullest);
+        let of_pools: i64 = super::bounds::pools(facts, most).values().sum();
+        let moment = if of_pools > 0 { most } else { facts.moment };
         let mut held: BTreeMap<Part, BTreeMap<String, i64>> = BTreeMap::new();
         for block in facts.live(moment) {
             let line = facts.own_line(block).unwrap_or_default();
@@ -116,11 +120,10 @@ impl Account {
         };
         let mut account = Account { total: 0, rows: held.into_iter().map(row).collect(), ..Account::at(facts, moment) };
         account.total = account.sum();
-        let of_pools: i64 = super::bounds::pools(facts, moment).values().sum();
         let in_use: i64 =
             facts.live(moment).filter(|block| matches!(block.bound, Bound::PrivatePool(_))).map(|block| block.rounded).sum();
         account.add(Part::GraphPools, (of_pools - in_use).max(0));
-        account.fill(Part::Cached, facts.levels.get(moment).map_or(0, |meter| meter.reserved));
+        account.fill(Part::Cached, facts.levels.get(most).map_or(0, |meter| meter.reserved));
         account
     }
 
