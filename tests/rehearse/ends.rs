@@ -132,7 +132,12 @@ subprocess.run([sys.executable, '-c', 'import torch; raise KeyError(1)'])
 ");
     assert_eq!((code, &answer["verdict"]), (Some(1), &"script_failed".into()), "{said}");
     assert_eq!((&answer["failed"]["rank"], &answer["failed"]["failure"]["type"]), (&1.into(), &"ValueError".into()), "{said}");
-    assert!(said.contains("THE SCRIPT FAILED with ValueError on rank 1") && said.contains("labels out of range"), "{said}");
+    assert!(
+        said.contains("THE SCRIPT FAILED on rank 1 (process ")
+            && said.contains("): ValueError: ")
+            && said.contains("labels out of range"),
+        "{said}"
+    );
     assert!(answer["failed"]["failure"]["line"]["file"].as_str().unwrap().ends_with("train.py"), "{said}");
     assert!(said.contains("ended with KeyError: 1; it used no GPU"), "{said}");
     let (code, said, answer) = run("
@@ -169,7 +174,12 @@ for _ in range(4):
     let (output, answer) = scene.run(&["--gpu", "rtx-4090"]);
     let said = error(&output);
     assert_eq!((output.status.code(), &answer["verdict"]), (Some(2), &"fits_in_part".into()), "{said}");
-    assert!(said.contains("IN PART: the simulated GPU refused lstsq at") && said.contains("and the script went on"), "{said}");
+    assert!(
+        said.contains("IN PART: ")
+            && said.contains("the simulated GPU refused lstsq at")
+            && said.contains("and the script went on"),
+        "{said}"
+    );
     assert_eq!(answer["refused"].as_array().map(Vec::len), Some(1), "{said}");
 }
 

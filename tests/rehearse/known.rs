@@ -115,7 +115,7 @@ for _ in range(5):
     );
     let (output, _) = scene.run(&["--gpu", "rtx-4090"]);
     let said = error(&output);
-    assert!(said.contains("Seen in 3 optimizer steps.") && !said.contains("evaluation"), "{said}");
+    assert!(said.contains("3 steps seen.") && !said.contains("evaluation"), "{said}");
 }
 
 /// A validation of its own without `eval`, unfreezing, a larger batch and a copy, all after the third step; and a step of each kind that was reached.

@@ -677,7 +677,7 @@ fn an_interrupted_script_is_answered_as_far_as_it_came() {
     let output = child.wait_with_output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{error}");
-    assert!(error.contains("peak allocated") && error.contains("INTERRUPTED in ") && !error.contains("FAILED"), "{error}");
+    assert!(error.contains("peak allocated") && error.contains("INTERRUPTED: ") && !error.contains("FAILED"), "{error}");
 }
 
 #[test]

@@ -5,7 +5,6 @@
 
 pub(crate) mod cells;
 pub(crate) mod metrics;
-mod words;
 
 pub use cells::{
     ALLOC_CONF, Axis, BY, DEVICE_MEMORY, DTYPE, Pass, PlainCell, PlainGrid, Platform, Profile, Select, THREADS, alternatives, axis,
@@ -15,7 +14,6 @@ pub use metrics::{
     ACTIVATIONS, BANDWIDTH, COMPUTED, FigureStyle, GRADIENTS, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Role, STEP_PEAK, TIME, Text,
     intern,
 };
-pub use words::{PageBlock, PageSlot, PageSpan, PageText, SlotSource};
 
 use crate::rules::{PlainPart, PlainRule};
 use serde::{Deserialize, Serialize};
@@ -367,28 +365,6 @@ impl PlainProtocol {
             self.judged().flat_map(|(_, rule)| rule.metrics()).chain(self.plots.iter().map(|p| p.metric.as_str())).chain(shown);
         found.extend(named.filter(|m| self.metric(m).is_none()).map(|m| format!("'{m}' is no metric of the protocol")));
         found
-    }
-
-    /// Figures and pictures in a page's words that the experiment does not have.
-    pub fn unfounded_words(&self, page: &PageText) -> Vec<String> {
-        let planned: Vec<PlainCell> = self.grids.iter().flat_map(PlainGrid::cells).collect();
-        let lacks = |slot: &PageSlot| match &slot.source {
-            SlotSource::Lab { metric, .. } if self.metric(metric).is_none() => Some(format!("the metric '{metric}'")),
-            SlotSource::Lab { of, .. } if !planned.iter().any(|cell| selects(of, cell)) => Some(format!("cells of '{of}'")),
-            SlotSource::Claim { id, .. } if !self.claims.iter().any(|claim| claim.id == *id) => Some(format!("the claim '{id}'")),
-            _ => None,
-        };
-        let pictures = page.blocks.iter().filter_map(|block| match block {
-            PageBlock::Picture { name, .. } if !self.plots.iter().any(|plot| plot.name == *name) => {
-                Some(format!("the picture '{name}'"))
-            }
-            _ => None,
-        });
-        page.slots()
-            .filter_map(lacks)
-            .chain(pictures)
-            .map(|what| format!("the page speaks of {what}, which is not there"))
-            .collect()
     }
 
     /// What looks like a safeguard and is none: checks that no pass runs, or that let a wrong outcome pass; rules that give what moves no

@@ -19,30 +19,6 @@ use std::collections::{BTreeSet, HashSet};
 
 const ROWS: usize = 6;
 
-/// The first line: the verdict, and what it does not say.
-pub fn headline(answer: &Answer) -> String {
-    let host = answer.host.as_ref().filter(|_| answer.verdict.fits()).and_then(HostMemory::warning);
-    let no_code = answer.no_code.as_ref().map(|why| format!("But {}.", first_line(why)));
-    let streams = streams_said(answer).filter(|_| answer.verdict.fits());
-    let grows = grows(answer, answer.gpu.memory, Some(answer.headroom));
-    let crowded = crowded(answer);
-    [
-        Some(verdict(answer)),
-        crowded,
-        managed(answer),
-        streams,
-        no_code,
-        others_said(answer.other_values.as_ref()),
-        host,
-        grows,
-        unseen(answer),
-    ]
-    .into_iter()
-    .flatten()
-    .collect::<Vec<String>>()
-    .join(" ")
-}
-
 /// Of a server whether it starts; with the card in words.
 fn serves(answer: &Answer, card: &str) -> Option<String> {
     let serves = answer.serves.as_ref()?;
@@ -50,87 +26,6 @@ fn serves(answer: &Answer, card: &str) -> Option<String> {
         (Some(dies), _) => Some(format!("DOES NOT START on {card}: it ends {dies}")),
         (None, true) => Some(format!("SERVES on {card}: {}", serves.holds())),
         (None, false) => None,
-    }
-}
-
-fn verdict(answer: &Answer) -> String {
-    let gpu = &answer.gpu;
-    let card = match gpu.name.bytes().next().is_some_and(|b| b.is_ascii_digit()) {
-        true => format!("a GPU of {}", bytes(gpu.memory)),
-        false => format!("{} ({})", gpu.name, bytes(gpu.memory)),
-    };
-    if let Some(serves) = serves(answer, &card) {
-        let needs = answer.needs_at_least.map_or(String::new(), |needs| format!(" It starts on {} or more.", bytes(needs)));
-        return format!("{serves}.{needs}");
-    }
-    let steps = match answer.steps {
-        0 if answer.passes.is_some() => {
-            format!("in {} forward passes of a script without optimizer steps", answer.passes.unwrap_or(0))
-        }
-        0 if answer.verdict.fits() => "to the end of the script, which has no optimizer step".to_string(),
-        0 => match answer.time.as_ref().and_then(|time| time.passes) {
-            Some(pass) => format!("in forward pass {pass}"),
-            None => "before the first optimizer step ended".to_string(),
-        },
-        1 => "in 1 optimizer step".to_string(),
-        n => format!("in {n} optimizer steps"),
-    };
-    let on_device = bytes(answer.peak_on_device);
-    let needs = answer.needs_at_least.map_or(String::new(), |needs| match bytes(needs) {
-        same if same == on_device => String::new(),
-        needs => format!("; {needs} would be enough"),
-    });
-    let less = answer.went_on_after().map_or(String::new(), |caught| {
-        let (line, tried, free) = (place_or_not(caught.line.as_ref()), bytes(caught.tried), bytes(caught.free));
-        format!(" after it went on with less: {line} asked for {tried} with {free} free, and what then worked is shown here")
-    });
-    let until = match answer.peak_reserved {
-        0 => "before it used the GPU.".to_string(),
-        _ => format!("{steps}; until then: {on_device} on the GPU at most."),
-    };
-    match answer.verdict {
-        RehearsalVerdict::Fits => {
-            format!("FITS {card}{less}: {on_device} on the GPU at most, {} left{needs}. Seen {steps}.", bytes(answer.headroom))
-        }
-        RehearsalVerdict::FitsInPart => format!(
-            "FITS {card} IN PART{less}: {}. What was seen is {on_device} at most, {steps}; what else it needs is not known.",
-            in_part(answer)
-        ),
-        RehearsalVerdict::BarelyFits => format!(
-            "BARELY FITS {card}{less}: {on_device} on the GPU at most, {} left{needs}. Seen {steps}. {}: it may be too little.",
-            bytes(answer.headroom),
-            doubt(answer)
-        ),
-        RehearsalVerdict::DoesNotFit => {
-            let more = match answer.needs_at_least {
-                // A larger card is no remedy where others stand idle.
-                Some(needs) if crowded(answer).is_some() => {
-                    format!(" One GPU for all would need at least {}.", bytes(needs))
-                }
-                Some(needs) => {
-                    let card = answer.smallest_card.map_or("no known card has that".to_string(), |card| format!("{card} has that"));
-                    format!(" It needs at least {}, {} more: {card}.", bytes(needs), bytes(needs - gpu.memory))
-                }
-                None => String::new(),
-            };
-            format!("DOES NOT FIT {card}: out of memory {steps}.{more}")
-        }
-        RehearsalVerdict::TimedOut => {
-            let seconds = answer.timed_out_after.map_or(String::new(), |seconds| format!(" after {seconds} s"));
-            format!("ENDED BY --timeout{seconds}, {until} Whether it fits {card} is not known.")
-        }
-        RehearsalVerdict::Interrupted => format!("INTERRUPTED {until} Whether it fits {card} is not known."),
-        RehearsalVerdict::ScriptFailed => {
-            let process = answer.failed.as_ref().map_or(String::new(), |failed| match failed.rank {
-                Some(rank) => format!(" on rank {rank} (process {})", failed.process),
-                None if answer.processes.len() > 1 => format!(" in process {}", failed.process),
-                None => String::new(),
-            });
-            match failure(answer) {
-                Some(e) => format!("THE SCRIPT FAILED with {}{process}, {until}", e.kind),
-                None => format!("THE SCRIPT FAILED, {until}"),
-            }
-        }
     }
 }
 
@@ -155,14 +50,14 @@ const OF_VALUES: [&str; 7] =
     ["AssertionError", "FloatingPointError", "IndexError", "OverflowError", "RuntimeError", "ValueError", "ZeroDivisionError"];
 
 /// A value that nobody computed and the script read before it failed: at the line of the failure, if there was one.
-pub fn read_before<'a>(answer: &'a Answer, failure: &Failure) -> Option<&'a PlaceholderValue> {
+fn read_before<'a>(answer: &'a Answer, failure: &Failure) -> Option<&'a PlaceholderValue> {
     let is_it = |process: &&ProcessAnswer| answer.failed.as_ref().is_none_or(|failed| failed.process == process.process);
     let read = &answer.processes.iter().find(is_it)?.placeholders;
     read.iter().find(|value| value.line == failure.line).or(read.last()).filter(|_| OF_VALUES.contains(&&*failure.kind))
 }
 
 /// Whether it failed for want of GPUs: it counts them, or asks for one that is not there.
-pub fn wants_more_gpus(failure: &Failure) -> bool {
+fn wants_more_gpus(failure: &Failure) -> bool {
     let message = failure.message.to_ascii_lowercase();
     let counts = ["gpus", "device_count", "devices"].iter().any(|word| message.contains(word));
     message.contains("invalid device ordinal") || (counts && !message.contains("no gpus"))
@@ -293,6 +188,11 @@ pub fn brief(place: &str) -> &str {
 }
 
 impl Reply<'_> {
+    /// The first line of all of the answer.
+    pub fn headline(&self) -> String {
+        format!("{}. {}", self.verdict.trim_end_matches('.'), self.beside.join(" "))
+    }
+
     pub fn of(answer: &Answer) -> Reply<'_> {
         let worst = answer.processes.first();
         let failed = answer.verdict == RehearsalVerdict::ScriptFailed;
@@ -305,7 +205,7 @@ impl Reply<'_> {
         let is_server = answer.serves.as_ref().is_some_and(|serves| serves.starts);
         let slowest = answer.time.as_ref().map_or_else(Vec::new, slowest);
         Reply {
-            verdict: short_verdict(answer),
+            verdict: verdict(answer),
             beside: beside(answer),
             account: answer.account.as_ref().filter(|_| !failed),
             findings: findings
@@ -338,7 +238,7 @@ fn of_memory(bytes_: i64, memory: i64) -> String {
     }
 }
 
-fn short_verdict(answer: &Answer) -> String {
+fn verdict(answer: &Answer) -> String {
     let gpu = &answer.gpu;
     let name = if gpu.name.starts_with(|c: char| c.is_ascii_digit()) {
         format!("a GPU of {}", bytes(gpu.memory))
@@ -362,11 +262,19 @@ fn short_verdict(answer: &Answer) -> String {
                 None => format!("DOES NOT FIT {name}: more than its {}.{stops}", bytes(gpu.memory)),
             }
         }
-        RehearsalVerdict::ScriptFailed => match failure(answer) {
-            Some(failure) => format!("THE SCRIPT FAILED: {}: {}", failure.kind, first_line(&failure.message)),
-            None => "THE SCRIPT FAILED".to_string(),
-        },
-        RehearsalVerdict::TimedOut => format!("ENDED BY --timeout: whether it fits {name} is not known"),
+        RehearsalVerdict::ScriptFailed => {
+            let process = answer.failed.as_ref().map_or(String::new(), |failed| match failed.rank {
+                Some(rank) => format!(" on rank {rank} (process {})", failed.process),
+                None if answer.processes.len() > 1 => format!(" in process {}", failed.process),
+                None => String::new(),
+            });
+            let why = failure(answer).map(|failure| format!(": {}: {}", failure.kind, first_line(&failure.message)));
+            format!("THE SCRIPT FAILED{process}{}", why.unwrap_or_default())
+        }
+        RehearsalVerdict::TimedOut => {
+            let seconds = answer.timed_out_after.map_or(String::new(), |seconds| format!(" after {seconds} s"));
+            format!("ENDED BY --timeout{seconds}: whether it fits {name} is not known")
+        }
         RehearsalVerdict::Interrupted => format!("INTERRUPTED: whether it fits {name} is not known"),
     }
 }
@@ -397,7 +305,8 @@ fn beside(answer: &Answer) -> Vec<String> {
     let starts = served.filter(|serves| serves.starts);
     let (times, more) = (starts.and_then(Serves::times_said), starts.and_then(Serves::more_said));
     let doubt = (answer.verdict == RehearsalVerdict::BarelyFits).then(|| format!("{}.", doubt(answer)));
-    let refused = (answer.verdict == RehearsalVerdict::FitsInPart).then(|| format!("{}.", in_part(answer)));
+    let refused = (answer.verdict == RehearsalVerdict::FitsInPart)
+        .then(|| format!("In part, because {}; what else it needs is not known.", in_part(answer)));
     let went_on = answer.went_on_after().filter(|_| fits).map(|caught| {
         format!(
             "It went on with less after {} asked for {} with {} free.",
@@ -406,7 +315,11 @@ fn beside(answer: &Answer) -> Vec<String> {
             bytes(caught.free)
         )
     });
-    let cards = (answer.verdict == RehearsalVerdict::DoesNotFit).then(|| would_do(answer)).flatten();
+    // A larger card is no remedy where others stand idle.
+    let is_too_small = answer.verdict == RehearsalVerdict::DoesNotFit && crowded(answer).is_none();
+    let cards = is_too_small.then(|| would_do(answer)).flatten();
+    let is_cut = matches!(answer.verdict, RehearsalVerdict::TimedOut | RehearsalVerdict::Interrupted) && answer.peak_reserved > 0;
+    let until = is_cut.then(|| format!("Until then {} on the GPU at most.", bytes(answer.peak_on_device)));
     let failed = failure(answer).filter(|_| answer.verdict == RehearsalVerdict::ScriptFailed).map(|failure| {
         let at = failure.line.as_ref().map_or(String::new(), |line| format!("At {}. ", crate::words::place_of(line)));
         let until = if answer.peak_reserved > 0 {
@@ -434,7 +347,7 @@ fn beside(answer: &Answer) -> Vec<String> {
     let no_code = answer.no_code.as_ref().map(|why| format!("But {}.", first_line(why)));
     let grows = grows(answer, answer.gpu.memory, Some(answer.headroom));
     let streams = streams_said(answer).filter(|_| fits);
-    let unseen = unseen(answer).filter(|_| served.is_none()).map(|text| text.replacen("Not reached", "Not seen", 1));
+    let unseen = unseen(answer).filter(|_| served.is_none());
     [
         failed,
         would_start,
@@ -451,6 +364,7 @@ fn beside(answer: &Answer) -> Vec<String> {
         streams,
         host,
         seen,
+        until,
         runs_on,
         times,
         more,

@@ -2,7 +2,7 @@
 
 use super::course::{LAYERS, MOST_EVENTS, View, layer, who};
 use super::time::modules;
-use crate::answer::reply::{headline, smallest};
+use crate::answer::reply::{Reply, smallest};
 use crate::answer::time::Prediction;
 use crate::answer::{Answer, LiveBytes, MOST_ROWS, PhaseRow, ProcessAnswer, module_of};
 use crate::words::{bytes, place_of, share_of, short};
@@ -81,7 +81,7 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
     };
     let phases: Vec<[String; 5]> = process.phases.iter().filter(|row| is_listed(row.step)).map(phase).collect();
     let values = context! {
-        title => headline(answer),
+        title => Reply::of(answer).headline(),
         verdict => Serde(&answer.verdict),
         command => command(answer),
         who => who(process),

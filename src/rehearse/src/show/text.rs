@@ -1,12 +1,12 @@
 //! The answer on the terminal.
 
 use super::{cards, time};
-use crate::answer::reply::{failure, headline, read_before, smallest, wants_more_gpus};
+use crate::answer::reply::{Reply, smallest};
 use crate::answer::{Answer, Checkpoint, Finding, LiveBytes, OnCard, ProcessAnswer, RehearsalVerdict, moment};
 use crate::capture::plain::first_line;
 use crate::capture::process::{Frame, Trace};
 use crate::explore::snapshot::{FailedRequest, OfCard, SnapshotAnswer};
-use crate::words::{bytes, place_of, place_or_not, row, share_of, short, written};
+use crate::words::{bytes, place_of, row, share_of, short, written};
 use base::units::{Bytes, Seconds, counted};
 use sim::trace::{Phase, blocks};
 use std::cmp::Reverse;
@@ -20,25 +20,9 @@ pub fn answer(answer: &Answer) -> String {
 
 fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     let gpu = &answer.gpu;
-    writeln!(text, "\n{}", headline(answer))?;
+    writeln!(text, "\n{}", Reply::of(answer).headline())?;
     if answer.verdict == RehearsalVerdict::DoesNotFit {
         writeln!(text, "  With --what-if: what would make it fit, and the lines to write.")?;
-    }
-    if let Some(failure) = failure(answer).filter(|_| answer.verdict == RehearsalVerdict::ScriptFailed) {
-        writeln!(text, "  {}", first_line(&failure.message))?;
-        if let Some(line) = &failure.line {
-            writeln!(text, "    at      {}", place_of(line))?;
-        }
-        if wants_more_gpus(failure) && gpu.count == 1 {
-            writeln!(text, "  The script saw one GPU: --gpus 2 shows it more.")?;
-        } else if let Some(read) = read_before(answer, failure) {
-            let line = place_or_not(read.line.as_ref());
-            writeln!(
-                text,
-                "  A placeholder may be why, if it runs on a GPU: no value is computed here, and the script read {} at {line}.",
-                read.operator
-            )?;
-        }
     }
     let used = |worst: &&ProcessAnswer| worst.peak_reserved > 0 || worst.out_of_memory.is_some();
     let Some(worst) = answer.processes.first().filter(used) else {

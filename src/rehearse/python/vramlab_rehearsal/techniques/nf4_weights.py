@@ -4,8 +4,8 @@
 
 import inspect
 
-from .low_rank import in_four_bits
 from .shared.blocks import of_lists, repeated
+from .shared.four_bits import in_four_bits
 from .shared.technique import OfModel, technique
 
 
