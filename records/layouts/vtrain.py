@@ -1,5 +1,5 @@
 """Steps of Megatron-DeepSpeed on A100s that vTrain's authors timed (VIA-Research/vTrain, validation data), beside predictions of records/layouts/gpt.py of the
-same sizes: every EVERY-th row of their CSV, written to a table with both.
+same sizes, written to a table with both: of the rows of their CSV with 16 micro-batches at most every EVERY-th, since more take minutes each.
 
     python records/layouts/vtrain.py VRAMLAB THEIR.csv EVERY OUT.csv [--recompute]
 """
@@ -14,8 +14,15 @@ from pathlib import Path
 
 program, theirs, every, out, *flags = sys.argv[1:]
 script = Path(__file__).with_name("gpt.py")
-rows = list(csv.DictReader(open(theirs)))[:: int(every)]
+MOST = 16
 found = []
+
+
+def micro_batches(row):
+    return int(row["global batch"]) / int(row["data parallelism"]) / int(row["micro batch"])
+
+
+rows = [row for row in csv.DictReader(open(theirs)) if micro_batches(row) <= MOST][:: int(every)]
 for row in rows:
     number = {name: int(row[f"{title}"]) for name, title in dict(
         gpus="# GPUs", batch="global batch", micro="micro batch", hidden="hidden size", heads="attention heads", layers="# layers",

@@ -95,8 +95,11 @@ pub fn play(ranks: &[&[Turn]], waits: bool) -> Played {
         waited: vec![BTreeMap::new(); ranks.len()],
         unmatched: 0,
     };
+    // Of each rank what can begin first, and whether that is to be found anew.
+    let mut first: Vec<Option<(f64, u64)>> = vec![None; ranks.len()];
+    let mut is_stale = vec![true; ranks.len()];
     loop {
-        for (line, turns) in lines.iter_mut().zip(ranks) {
+        for ((line, turns), is_stale) in lines.iter_mut().zip(ranks).zip(&mut is_stale) {
             while line.taken < STEPS * turns.len() && !line.is_blocked(waits) {
                 let at = line.taken % turns.len();
                 if at == 0 {
@@ -108,13 +111,26 @@ pub fn play(ranks: &[&[Turn]], waits: bool) -> Played {
                     continue;
                 }
                 line.has_waited = false;
+                *is_stale = true;
                 line.launch(turns[at]);
                 line.blocks = waits && turns[at].waits;
                 let step = (line.taken - 1) / turns.len();
                 played.ends[step] = played.ends[step].max(line.host);
             }
         }
-        let next = (0..lines.len()).filter_map(|rank| Some((lines[rank].next(rank, &mut wire)?, rank)));
+        let posted = wire.posted;
+        for rank in 0..lines.len() {
+            if std::mem::take(&mut is_stale[rank]) {
+                first[rank] = lines[rank].next(rank, &mut wire);
+            }
+        }
+        // Whom somebody waited for has come.
+        if wire.posted > posted {
+            for rank in 0..lines.len() {
+                first[rank] = lines[rank].next(rank, &mut wire);
+            }
+        }
+        let next = (0..lines.len()).filter_map(|rank| Some((first[rank]?, rank)));
         let next = next.min_by(|((a, ..), _), ((b, ..), _)| a.total_cmp(b));
         let (queue, rank, is_met) = match next {
             Some(((_, queue), rank)) => (queue, rank, true),
@@ -124,6 +140,7 @@ pub fn play(ranks: &[&[Turn]], waits: bool) -> Played {
                 None => break,
             },
         };
+        is_stale[rank] = true;
         let length = ranks[rank].len();
         for done in lines[rank].run(queue, &wire, is_met) {
             played.unmatched += usize::from(!is_met && done.meets);
@@ -156,6 +173,7 @@ struct Wire {
     members: HashMap<Meeting, Vec<usize>>,
     /// By the meeting and how many there were before it: who has come to it, and when.
     posts: HashMap<(Meeting, usize), Vec<(usize, f64)>>,
+    posted: usize,
 }
 
 impl Wire {
@@ -286,6 +304,7 @@ impl Line {
                     if !pending.is_posted && !wire.members.is_empty() {
                         wire.posts.entry((meeting, number)).or_default().push((rank, ready.max(pending.launched)));
                         pending.is_posted = true;
+                        wire.posted += 1;
                     }
                     match wire.begins(meeting, number, ready) {
                         Some((all, _)) => begin = begin.max(all),
