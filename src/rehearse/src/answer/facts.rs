@@ -2,7 +2,7 @@
 
 use super::meter::{Meter, meters};
 use crate::capture::process::{Frame, Trace};
-use sim::trace::{Event, Kind, MemoryBlock, PassFlags, Phase};
+use sim::trace::{Bound, Event, Kind, MemoryBlock, PassFlags, Phase};
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -79,7 +79,7 @@ impl<'a> Facts<'a> {
                 goes_back_last |= event.step == facts.steps;
             }
         }
-        facts.serves = super::serving::serves(&facts);
+        facts.serves = serves(&facts);
         let has_ended = trace.ended && trace.exception.is_none();
         facts.last_step = (facts.steps > 0 && has_ended && !goes_back_last).then_some(facts.steps);
         facts.ran_out = if facts.tries.is_empty() { None } else { ran_out(&facts, ends_by_it, command_failed) };
@@ -234,4 +234,11 @@ fn failed_tries(facts: &Facts) -> Vec<Range<usize>> {
         }
     }
     found
+}
+
+/// Whether passes ran while blocks lived that were made as large as the card's free memory allows, and nothing is trained.
+fn serves(facts: &Facts) -> bool {
+    let last = facts.passes.last().map(|(at, _)| *at);
+    let is_used = |block: &MemoryBlock| last.is_some_and(|last| block.lives_after(last));
+    !facts.trains && facts.blocks().any(|block| block.bound == Bound::SizedByFree && is_used(block))
 }

@@ -9,6 +9,7 @@ mod ends;
 mod facts;
 mod findings;
 mod host;
+mod kv_pool;
 mod loss;
 mod meter;
 mod nccl;

@@ -8,6 +8,7 @@ use super::findings::attention::{ExplicitAttention, explicit_attention};
 use super::findings::growth::{Growth, growth};
 use super::findings::placeholders::{PlaceholderValue, Uncounted, placeholders, uncounted};
 use super::findings::{self as of, Finding};
+use super::kv_pool::{Pool, pool};
 use super::loss::Loss;
 use super::out_of_memory::{Caught, OutOfMemory, caught};
 use super::passes::{
@@ -16,7 +17,6 @@ use super::passes::{
 };
 use super::peak::{Peak, peak};
 use super::phases::{PhaseRow, phases};
-use super::serving::{Pool, pool};
 use crate::capture::plain::on_one_line;
 use crate::capture::process::{BACKWARD_PASS, Exception, Frame, PlaceholderBranch, SkippedCode, Trace, line_number};
 use serde::Serialize;

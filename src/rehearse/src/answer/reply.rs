@@ -209,7 +209,7 @@ impl Reply<'_> {
             beside: beside(answer),
             account: answer.account.as_ref().filter(|_| !failed),
             findings: findings
-                .filter(|finding| !is_said(finding) && !(is_server && finding.kind == FindingKind::SizedByFree))
+                .filter(|finding| !(is_said(finding) || is_server && finding.kind == FindingKind::SizedByFree))
                 .collect(),
             advice: if failed { &[] } else { &answer.advice },
             time: time.filter(|_| !failed && !is_server),

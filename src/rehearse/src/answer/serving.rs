@@ -1,17 +1,18 @@
 //! A server: what it has for keys and values, by what it does. It asks what the card has free, makes a pool as large as that allows, and runs forward
 //! passes while that lives. What an engine calls tokens and requests is read from its own objects (`serving.py`).
 
-use super::facts::Facts;
+use super::account::Account;
+use super::kv_pool::Pool;
 use super::process::ProcessAnswer;
+use super::time::Prediction;
 use super::time::tokens::{TokenTime, token_times};
-use super::verdict::Answer;
 use crate::capture::process::{Engine, Frame, Trace};
 use crate::capture::session::{Capture, Needs};
 use crate::words::bytes;
 use base::units::thousands;
 use serde::Serialize;
 use sim::cards::Card;
-use sim::trace::{Bound, Category, Kind, MemoryBlock, Phase};
+use sim::trace::{Kind, Phase};
 
 /// What a server has of a card.
 #[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
@@ -60,60 +61,6 @@ pub struct MoreTokens {
     pub more: i64,
 }
 
-/// What a process has when its pool is there.
-#[derive(Debug, Clone, Default)]
-pub struct Pool {
-    /// As asked for, and as the allocator gave.
-    asked: i64,
-    bytes: i64,
-    lines: Vec<Frame>,
-    weights: i64,
-    /// The most beside weights, pool and graphs, at any time: a pool is made of what that leaves.
-    activations: i64,
-    graphs: i64,
-}
-
-/// Whether passes ran while blocks lived that were made as large as the card's free memory allows, and nothing is trained.
-pub fn serves(facts: &Facts) -> bool {
-    let last = facts.passes.last().map(|(at, _)| *at);
-    let is_used = |block: &MemoryBlock| last.is_some_and(|last| block.lives_after(last));
-    !facts.trains && facts.blocks().any(|block| block.bound == Bound::SizedByFree && is_used(block))
-}
-
-/// The pool of a server; none of what is none.
-pub fn pool(facts: &Facts) -> Option<Pool> {
-    let of_engine = facts.trace.engine.as_ref().is_some_and(|engine| engine.kv_cache > 0);
-    let is_pool = |block: &MemoryBlock| match of_engine {
-        true => block.category == Category::KeyValueCache,
-        false => facts.serves && block.bound == Bound::SizedByFree,
-    };
-    let made = facts.blocks().filter(|block| is_pool(block)).map(MemoryBlock::made).min()?;
-    let weights = |block: &MemoryBlock| {
-        matches!(block.category, Category::Parameters | Category::Buffers | Category::WeightCopies) && !is_pool(block)
-    };
-    let of_graph = |block: &MemoryBlock| matches!(block.bound, Bound::PrivatePool(_)) && !is_pool(block);
-    let sum = |moment: usize, is_such: &dyn Fn(&MemoryBlock) -> bool| {
-        facts.live(moment).filter(|block| is_such(block)).map(|block| block.rounded).sum::<i64>()
-    };
-    let end = facts.ran_out.unwrap_or(facts.fullest).max(made);
-    let before = (0..made).max_by_key(|at| facts.levels[*at].allocated)?;
-    let others = |moment| sum(moment, &|block| !is_pool(block) && !weights(block) && !of_graph(block));
-    let mut lines: Vec<Frame> = Vec::new();
-    for block in facts.blocks().filter(|block| is_pool(block)) {
-        let stack = facts.made(block).stack;
-        let line = facts.trace.own_line(stack).or_else(|| facts.trace.line(stack));
-        lines.extend(line.filter(|line| !lines.contains(line)).cloned());
-    }
-    Some(Pool {
-        asked: facts.live(end).filter(|block| is_pool(block)).map(|block| block.bytes).sum(),
-        bytes: sum(end, &is_pool),
-        lines,
-        weights: sum(end, &weights),
-        activations: others(before).max(others(end)).max(others(facts.moment)),
-        graphs: super::bounds::pools(facts, end).values().sum(),
-    })
-}
-
 /// The engine of a rehearsal, and what its process wrote.
 fn engine(traces: &[Trace]) -> Option<(&Engine, &Trace)> {
     traces.iter().find_map(|trace| Some((trace.engine.as_ref()?, trace)))
@@ -135,10 +82,16 @@ pub fn needs(traces: &[Trace], card: &Card) -> Option<Needs> {
 }
 
 impl Serves {
-    /// Of a rehearsal's processes, and the answer so far.
-    pub fn of(run: &Capture, answer: &Answer) -> Option<Serves> {
+    /// Of a rehearsal's processes, and what is known of them so far.
+    pub fn of(
+        run: &Capture,
+        processes: &[ProcessAnswer],
+        time: Option<&Prediction>,
+        account: Option<&Account>,
+        fits: bool,
+    ) -> Option<Serves> {
         let engine = engine(&run.traces);
-        let process = answer.processes.iter().find(|process| process.pool.is_some());
+        let process = processes.iter().find(|process| process.pool.is_some());
         let trace = process.and_then(|process| run.traces.iter().find(|trace| trace.process.id == process.process));
         let memory = run.card.memory.cast_signed();
         let Some((process, trace)) = process.zip(trace) else {
@@ -151,12 +104,12 @@ impl Serves {
         let known = engine.filter(|engine| engine.kv_cache > 0);
         let context = known.map(|engine| engine.length.min(1024));
         let each = known.map_or(0.0, |engine| context.unwrap_or(0) as f64 * engine.kv_cache as f64 / engine.tokens.max(1) as f64);
-        let band = answer.time.as_ref().map(|time| [time.low_seconds, time.high_seconds].map(|end| end / time.step_seconds));
+        let band = time.map(|time| [time.low_seconds, time.high_seconds].map(|end| end / time.step_seconds));
         let mut times = token_times(trace, &run.card, pool.weights as f64, each, band.unwrap_or([1.0, 1.0]));
         times.retain(|time| known.is_none_or(|engine| u64::from(time.requests) * context.unwrap_or(0) <= engine.tokens));
         Some(Serves {
             engine: engine.map(|engine| engine.name.clone()),
-            starts: dies.is_none() && answer.verdict.fits(),
+            starts: dies.is_none() && fits,
             dies,
             would_start: Vec::new(),
             kv_cache: pool.asked,
@@ -164,7 +117,7 @@ impl Serves {
             blocks: known.map(|engine| engine.blocks),
             concurrency: known.map(|engine| engine.concurrency),
             length: known.map(|engine| engine.length),
-            fills: fills(&pool, answer, memory),
+            fills: fills(&pool, account, run.card.context.cast_signed(), memory),
             token_times: times,
             context,
             more: more(&pool, engine, run),
@@ -242,9 +195,9 @@ fn dies(trace: &Trace, process: &ProcessAnswer) -> String {
     format!("{what}{at}, after its pool was made")
 }
 
-fn fills(pool: &Pool, answer: &Answer, memory: i64) -> Vec<Fill> {
-    let part = |part| answer.account.as_ref().map_or(0, |account| account.bytes(part));
-    let context = part(super::Part::Context).max(answer.gpu.context);
+fn fills(pool: &Pool, account: Option<&Account>, context: i64, memory: i64) -> Vec<Fill> {
+    let part = |part| account.map_or(0, |account| account.bytes(part));
+    let context = part(super::Part::Context).max(context);
     let rows = [
         ("weights", pool.weights),
         ("KV cache", pool.bytes),

@@ -479,7 +479,7 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     if answer.verdict == RehearsalVerdict::Fits && (answer.if_peaks_coincide() > memory || answer.nccl_decides() || streams) {
         answer.verdict = RehearsalVerdict::BarelyFits;
     }
-    answer.serves = Serves::of(run, &answer);
+    answer.serves = Serves::of(run, &answer.processes, answer.time.as_ref(), answer.account.as_ref(), answer.verdict.fits());
     Ok(answer)
 }
 
