@@ -61,6 +61,8 @@ pub struct MoreTokens {
     pub more: i64,
 }
 
+const LEFT: &str = "left free";
+
 /// The engine of a rehearsal, and what its process wrote.
 fn engine(traces: &[Trace]) -> Option<(&Engine, &Trace)> {
     traces.iter().find_map(|trace| Some((trace.engine.as_ref()?, trace)))
@@ -78,7 +80,28 @@ pub fn needs(traces: &[Trace], card: &Card) -> Option<Needs> {
     let least = ((beside + engine.least_kv_cache) as f64 / engine.share).ceil() as i64;
     // Pages of the allocator's blocks, and of what is free.
     const ROUNDED: i64 = 2 << 20;
-    Some(Needs { least: least + ROUNDED, contexts: 1, ..Needs::default() })
+    Some(Needs { least: least + ROUNDED, ..Needs::default() })
+}
+
+impl Engine {
+    /// What it would say on a card of so much memory, after it was seen on one of another: what it has beside keys and values is as large.
+    pub fn on(&self, memory: u64, seen: u64) -> Engine {
+        let available = self.available + ((memory as f64 - seen as f64) * self.share) as i64;
+        let block = self.kv_cache / self.blocks.max(1).cast_signed();
+        let blocks = available.max(0) / block.max(1);
+        let concurrency = self.concurrency * blocks as f64 / self.blocks.max(1) as f64;
+        let starts = available >= self.least_kv_cache;
+        let longest = available.max(0) as f64 / self.least_kv_cache.max(1) as f64 * self.length as f64;
+        Engine {
+            available,
+            kv_cache: if starts { blocks * block } else { 0 },
+            blocks: blocks.unsigned_abs(),
+            concurrency,
+            tokens: (concurrency * self.length as f64) as u64,
+            longest: (!starts).then_some(longest as u64),
+            ..self.clone()
+        }
+    }
 }
 
 impl Serves {
@@ -94,12 +117,15 @@ impl Serves {
         let process = processes.iter().find(|process| process.pool.is_some());
         let trace = process.and_then(|process| run.traces.iter().find(|trace| trace.process.id == process.process));
         let memory = run.card.memory.cast_signed();
-        let Some((process, trace)) = process.zip(trace) else {
-            let (engine, _) = engine.filter(|(engine, _)| engine.longest.is_some())?;
-            return Some(Serves::that_lacks(engine, &run.card));
-        };
-        let pool = process.pool.clone().unwrap_or_default();
         let engine = engine.map(|(engine, _)| engine);
+        if let Some(engine) = engine.filter(|engine| engine.longest.is_some()) {
+            return Some(Serves::that_lacks(engine, &run.card));
+        }
+        let (process, trace) = process.zip(trace)?;
+        let mut pool = process.pool.clone().unwrap_or_default();
+        // On another card than the one that was rehearsed it is another.
+        let made = engine.map_or(pool.asked, |engine| engine.kv_cache);
+        (pool.bytes, pool.asked) = (pool.bytes + made - pool.asked, made);
         let dies = process.out_of_memory.as_ref().map(|_| dies(trace, process));
         let known = engine.filter(|engine| engine.kv_cache > 0);
         let context = known.map(|engine| engine.length.min(1024));
@@ -155,6 +181,11 @@ impl Serves {
         }
     }
 
+    /// Bytes of the card that nothing has.
+    pub fn left(&self) -> Option<i64> {
+        self.fills.iter().find(|fill| fill.what == LEFT).map(|fill| fill.bytes)
+    }
+
     /// `22.1 GiB of KV cache, 160,992 tokens: 4.9 requests of 32,768`.
     pub fn holds(&self) -> String {
         let tokens = self.tokens.map_or(String::new(), |tokens| format!(", {} tokens", thousands(tokens)));
@@ -207,7 +238,7 @@ fn fills(pool: &Pool, account: Option<&Account>, context: i64, memory: i64) -> V
         ("outside of PyTorch", part(super::Part::Outside)),
     ];
     let taken: i64 = rows.iter().map(|(_, bytes)| bytes).sum();
-    let rows = rows.into_iter().chain([("left free", memory - taken)]);
+    let rows = rows.into_iter().chain([(LEFT, memory - taken)]);
     rows.filter(|(_, bytes)| *bytes > 0).map(|(what, bytes)| Fill { what: what.to_string(), bytes }).collect()
 }
 

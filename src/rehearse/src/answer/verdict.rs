@@ -296,6 +296,24 @@ impl Answer {
         Answer { gpu, time, time_missing, ..self }
     }
 
+    /// The same of an engine, which says what it would have on the card that the run names now.
+    pub fn served(self, run: &Capture, needs: Option<Needs>) -> Answer {
+        let mut answer = self.moved(run);
+        answer.cards.clear();
+        answer.account = None;
+        let lacks = serving::lacks(&run.traces);
+        answer.verdict = if lacks { RehearsalVerdict::DoesNotFit } else { RehearsalVerdict::Fits };
+        answer.serves = Serves::of(run, &answer.processes, answer.time.as_ref(), None, !lacks);
+        let left = answer.serves.as_ref().and_then(Serves::left).unwrap_or(0);
+        (answer.peak_on_device, answer.headroom) = (answer.gpu.memory - left, left);
+        answer.peak_reserved = answer.peak_on_device - answer.gpu.context;
+        (answer.peak_allocated, answer.peak_requested) = (answer.peak_reserved, answer.peak_reserved);
+        if let Some(needs) = needs {
+            answer.complete(needs, &run.card);
+        }
+        answer
+    }
+
     /// What was rehearsed on a card with memory for anything, on this one: the allocator has no more than that, and gives back what it keeps.
     pub fn hold_to(&mut self, mut needs: Needs, card: &Card, rehearsed: &Card) {
         let before = needs.least;

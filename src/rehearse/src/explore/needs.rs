@@ -96,6 +96,18 @@ impl Rehearsal {
             answer.add(&run.found, card);
             Ok(answer)
         };
+        // An engine's pool is what its share of a card leaves, so one run tells of all.
+        if fits && needs_of_engine(&capture.traces, &large.card).is_some() {
+            let engines: Vec<_> = capture.traces.iter().map(|trace| trace.engine.clone()).collect();
+            let on_card = |card: &Card| {
+                capture.card = *card;
+                for (trace, engine) in capture.traces.iter_mut().zip(&engines) {
+                    trace.engine = engine.as_ref().map(|engine| engine.on(card.memory, large.card.memory));
+                }
+                found.clone().served(&capture, needs)
+            };
+            return Ok(cards.iter().map(on_card).collect());
+        }
         if fits && sized::hangs_on_the_card(&capture.traces) {
             return cards.iter().map(|card| alone(card, false)).collect();
         }

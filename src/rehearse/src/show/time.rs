@@ -1,10 +1,10 @@
 //! The predicted time on the terminal.
 
 use crate::answer::reply::{others_said, streams_said};
-use crate::answer::time::{Communication, Cost, Prediction, RanksTogether};
+use crate::answer::time::{Communication, Cost, Prediction, RanksTogether, an_hour};
 use crate::answer::{Answer, RehearsalVerdict};
 use crate::words::{place_or_not, share_of, signed, signed_or_dash};
-use base::units::{Bytes, Seconds};
+use base::units::{Bytes, Seconds, thousands};
 use std::fmt::Write;
 
 fn seconds(value: f64) -> String {
@@ -200,9 +200,66 @@ pub fn in_short(time: &Prediction) -> Option<String> {
 /// A share of a step that is.
 const WORTH: f64 = 0.05;
 
+/// Servers on several cards: what each holds, and what a token takes there, and costs where a price of the card is known.
+fn servers(heading: &str, answers: &[(&str, &Answer)]) -> String {
+    let width = answers.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(12);
+    let row = |cells: [&str; 8]| {
+        let [gpu, starts, cache, tokens, requests, needs, step, cost] = cells;
+        format!("  {gpu:<width$} {starts:<14} {cache:>9} {tokens:>11} {requests:>9} {needs:>9} {step:>22}  {cost}")
+            .trim_end()
+            .to_string()
+            + "\n"
+    };
+    let numbers = answers.iter().filter_map(|(_, answer)| answer.serves.as_ref()).map(|serves| serves.token_times.len()).max();
+    let of = match numbers {
+        Some(3) => "a token at 1, 8, 64",
+        _ => "a token",
+    };
+    let is_priced = answers.iter().any(|(_, answer)| cost_of_tokens(answer).is_some());
+    let cost = if is_priced { "a million tokens" } else { "" };
+    let mut text = "\n".to_string() + &row([heading, "", "KV cache", "tokens", "requests", "starts on", of, cost]);
+    for (name, answer) in answers {
+        let serves = answer.serves.as_ref().filter(|serves| serves.starts);
+        let starts = match answer.verdict {
+            _ if answer.no_code.is_some() => "no kernels",
+            _ if serves.is_some() => "serves",
+            RehearsalVerdict::ScriptFailed => "failed",
+            RehearsalVerdict::TimedOut => "timed out",
+            RehearsalVerdict::Interrupted => "interrupted",
+            _ => "does not start",
+        };
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_string());
+        let times = serves.map(|serves| {
+            let each = serves.token_times.iter().map(|time| seconds(time.seconds).replace(' ', ""));
+            each.collect::<Vec<String>>().join(" ")
+        });
+        text += &row([
+            name,
+            starts,
+            &or_dash(serves.map(|serves| signed(serves.kv_cache))),
+            &or_dash(serves.and_then(|serves| serves.tokens).map(thousands)),
+            &or_dash(serves.and_then(|serves| serves.concurrency).map(|requests| format!("{requests:.1}"))),
+            &signed_or_dash(answer.needs_at_least),
+            &or_dash(times.filter(|times| !times.is_empty())),
+            &cost_of_tokens(answer).unwrap_or_default(),
+        ]);
+    }
+    text + "\n  Times are predicted, for so many requests at a time.\n"
+}
+
+/// At the most requests whose time is known.
+fn cost_of_tokens(answer: &Answer) -> Option<String> {
+    let time = answer.serves.as_ref()?.token_times.last()?;
+    let (an_hour, currency) = an_hour(&answer.gpu.name.parse().ok()?)?;
+    Some(format!("{} {currency}", money(an_hour / 3600.0 * time.seconds / f64::from(time.requests) * 1e6)))
+}
+
 /// Answers of several cards in one table.
 pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a str, &'a Answer)>) -> String {
     let answers: Vec<(&str, &Answer)> = answers.into_iter().collect();
+    if answers.iter().any(|(_, answer)| answer.serves.as_ref().is_some_and(|serves| serves.starts)) {
+        return servers(heading, &answers);
+    }
     let width = answers.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(12);
     let cost_of = |answer: &Answer| answer.time.as_ref().and_then(|time| time.cost.clone());
     let is_priced = answers.iter().any(|(_, answer)| cost_of(answer).is_some());
