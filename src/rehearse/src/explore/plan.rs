@@ -1,8 +1,8 @@
 //! `vramlab plan`: how so many cards are best shared out among a job's tensor, pipeline and data parallel groups, and its micro-batch.
 //!
 //! The first rank of each layout is rehearsed, those that split a model most first: where one does not fit, a layout that splits it less with as large a
-//! micro-batch does not either, and is left out. Of a pipeline the stages after the first are rehearsed while the first alone would be fast enough for
-//! a place among the best, and played against each other.
+//! micro-batch does not either, and is left out. Of a pipeline the stages after the first are rehearsed while the first, with half of the bubble of equal
+//! stages, would be fast enough for a place among the best; they are played against each other.
 
 use super::of_each;
 use super::template::FlagTemplate;
@@ -237,7 +237,7 @@ impl Search {
 #[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct TriedLayout {
     pub layout: Layout,
-    /// `fits`, `does_not_fit`, `failed`, `left_out`, or `slower`: its first stage alone is slower than the best.
+    /// `fits`, `does_not_fit`, `failed`, `left_out`, or `slower`: by its first stage and its bubble it is none of the best.
     pub outcome: &'static str,
     /// Why, where it is not among those that fit.
     pub why: Option<String>,
@@ -452,8 +452,13 @@ pub fn plan(rehearsal: &Rehearsal, search: &Search, gpus: u32) -> Result<Plan> {
             None => others.push(tried),
         }
     }
-    // The first stage alone is no slower than the whole pipeline.
-    stages.sort_by(|(a, ..), (b, ..)| b.rate().total_cmp(&a.rate()));
+    // What a pipeline does at most: its other stages take half as long as the first, or more, and are filled and emptied once a step.
+    let at_most = |tried: &TriedLayout, rank: &Rank| {
+        let moved = rank.answer.time.iter().flat_map(|time| &time.communication);
+        let batches = moved.filter(|row| row.what == "send").map(|row| row.calls).sum::<usize>().max(1) as f64;
+        tried.rate() * batches / (batches + f64::from(tried.layout.pp - 1) / 2.0)
+    };
+    stages.sort_by(|(a, of_a, _), (b, of_b, _)| at_most(b, of_b).total_cmp(&at_most(a, of_a)));
     let count = stages.len();
     let mut waiting = stages.into_iter().enumerate();
     loop {
@@ -467,8 +472,8 @@ pub fn plan(rehearsal: &Rehearsal, search: &Search, gpus: u32) -> Result<Plan> {
         let batch: Vec<_> = batch.into_iter().map(|(at, (tried, rank, sent))| (at, tried, Mutex::new(Some(rank)), sent)).collect();
         let played = of_each(&batch, cores, |_, (at, tried, rank, sent)| -> Result<TriedLayout> {
             let Some(rank) = rank.lock().unwrap_or_else(PoisonError::into_inner).take() else { bail!("a stage is played once") };
-            if tried.rate() <= least || was_interrupted() {
-                let why = "its first stage alone is slower than the fifth of those that fit".to_string();
+            if at_most(tried, &rank) <= least || was_interrupted() {
+                let why = "by its first stage and its micro-batches it is slower than the fifth of those that fit".to_string();
                 return Ok(TriedLayout { outcome: "slower", why: Some(why), ..tried.clone() });
             }
             let members: BTreeSet<u32> = rank
@@ -576,7 +581,7 @@ fn one(text: &mut String, plan: &Plan) -> fmt::Result {
         let more = plan.fastest.len().saturating_sub(BEST);
         writeln!(
             text,
-            "  Slower: {more} that fit, and {slower} of whose pipelines only the first stage was rehearsed, which alone is slower."
+            "  Slower: {more} that fit, and {slower} by the first stage of their pipeline and its bubble; the other stages were not rehearsed."
         )?;
     }
     let named = |outcome: &str| {
