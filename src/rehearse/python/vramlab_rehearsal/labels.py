@@ -8,7 +8,6 @@ import threading
 import weakref
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from . import calls, device
 from .guard import guarded, instead
@@ -24,9 +23,8 @@ _roots = weakref.WeakSet()
 _addresses = weakref.WeakKeyDictionary()
 _optimizers = weakref.WeakSet()
 _names = weakref.WeakKeyDictionary()
-_parameters = WeakTensorKeyDictionary()
-# Those that optimizers have.
-_trained = WeakTensorKeyDictionary()
+# Names of parameters, and those that optimizers have, by themselves: an id may be another's later.
+_parameters = _trained = None
 # Labels that are not written yet: address, category and number of the name of each.
 _waiting = array.array("Q")
 _here = threading.local()
@@ -43,6 +41,11 @@ begins_pass = pass_ended = label_caches_of = modules_by_variable = None
 
 
 def follow():
+    global _parameters, _trained
+    # A package that only has PyTorch's name has none.
+    from torch.utils.weak import WeakTensorKeyDictionary
+
+    _parameters, _trained = WeakTensorKeyDictionary(), WeakTensorKeyDictionary()
     gc.callbacks.append(guarded("what only Python's garbage collector frees")(_collects))
     calls.around(guarded("modules at work")(_enters), guarded("modules at work")(_leaves))
 
