@@ -526,7 +526,7 @@ pub fn turn(work: &Work, first: usize, host: f64, device: f64) -> Turn {
 }
 
 /// A stretch with what its operators take.
-struct Timed<'a> {
+struct TimedStep<'a> {
     stretch: Stretch<'a>,
     device: CardModel,
     host: HostModel,
@@ -535,8 +535,8 @@ struct Timed<'a> {
     turns: Vec<Turn>,
 }
 
-impl<'a> Timed<'a> {
-    fn of(trace: &'a Trace, card: &Card, steps: u32, host_factor: Option<f64>) -> Result<Timed<'a>, String> {
+impl<'a> TimedStep<'a> {
+    fn of(trace: &'a Trace, card: &Card, steps: u32, host_factor: Option<f64>) -> Result<TimedStep<'a>, String> {
         let device = CardModel::of(card)?;
         let host = HostModel::of(card, host_factor);
         let stretch = Stretch::of(trace, &device, steps, host)?;
@@ -553,7 +553,7 @@ impl<'a> Timed<'a> {
                 turn(works[at], stretch.first, host.seconds(works[at], nanoseconds), taken[at].seconds)
             })
             .collect();
-        Ok(Timed { stretch, device, host, taken, clock, turns })
+        Ok(TimedStep { stretch, device, host, taken, clock, turns })
     }
 
     /// What the card's own units do, of these turns.
@@ -598,8 +598,9 @@ pub fn play_ranks(traces: &[&Trace], card: &Card, steps: u32, host_factor: Optio
     let mut traces: Vec<&&Trace> = traces.iter().filter(|trace| trace.process.rank.is_some() && !trace.work.is_empty()).collect();
     traces.sort_by_key(|trace| trace.process.rank);
     traces.dedup_by_key(|trace| trace.process.rank);
-    let timed: Vec<Timed> = traces.iter().map(|trace| Timed::of(trace, card, steps, host_factor)).collect::<Result<_, _>>().ok()?;
-    let moves = |timed: &Timed| timed.turns.iter().any(|turn| turn.meets.is_some());
+    let timed: Vec<TimedStep> =
+        traces.iter().map(|trace| TimedStep::of(trace, card, steps, host_factor)).collect::<Result<_, _>>().ok()?;
+    let moves = |timed: &TimedStep| timed.turns.iter().any(|turn| turn.meets.is_some());
     if timed.len() < 2 || !timed.iter().all(moves) {
         return None;
     }
@@ -633,8 +634,8 @@ pub fn play_ranks(traces: &[&Trace], card: &Card, steps: u32, host_factor: Optio
 /// # Errors
 /// Why there is none: the card has no figures of speed, or no step ended.
 pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>) -> Result<Prediction, String> {
-    let timed = Timed::of(trace, card, steps, host_factor)?;
-    let Timed { stretch, device, host, clock, turns, .. } = &timed;
+    let timed = TimedStep::of(trace, card, steps, host_factor)?;
+    let TimedStep { stretch, device, host, clock, turns, .. } = &timed;
     let played = play(&[turns], true);
     let step_seconds = played.step_seconds();
     let of_step: Vec<(f64, f64)> = played.spans(0).collect();
