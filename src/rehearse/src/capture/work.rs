@@ -94,7 +94,7 @@ pub struct Work {
     /// Of a product; m is rows of the result. Of a convolution as a product. Of attention queries, keys, size of a head, and heads of all
     /// sequences; of a recurrent layer rows of a step, outputs of its gates, hidden size, and steps; m of a norm or softmax are its
     /// blocks of threads, and of a copy 1 where the host's memory is pinned; n of a copy from this device to another is that one's number plus 1.
-    /// Of a collective its [`Move`], ranks of the group, machines that they are on, and a number that the group has in each of them; `bytes` is
+    /// Of a collective its `Move`, ranks of the group, machines that they are on, and a number that the group has in each of them; `bytes` is
     /// what each rank has of the whole: the result of a gather, what is given to a scatter. Of an order m and n are the stream that is waited for, and
     /// k the records that there were when the event was recorded.
     pub m: u32,
