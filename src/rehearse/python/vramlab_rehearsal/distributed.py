@@ -370,6 +370,7 @@ def _stages_alone(pipelining):
 
 def _register(torch):
     import torch.distributed as distributed
+    from torch._C._distributed_c10d import _create_work_from_future
 
     if hasattr(distributed.Backend, BACKEND.upper()):
         return
@@ -423,6 +424,19 @@ def _register(torch):
         def _source_rank(self):
             return self._sender
 
+    # A work of Python that C++ waits for has to be kept alive, which PyTorch does by itself from here on at least.
+    keeps_works = torch.__version__ >= (2, 11)
+
+    def done(value, stream=None):
+        """What has been moved, of which nobody asks who sent it. Of an older PyTorch the card waits for it at once."""
+        if keeps_works:
+            return Moved(value, stream)
+        if stream is not None:
+            torch.cuda.current_stream(stream.device).wait_stream(stream)
+        future = torch.futures.Future()
+        future.set_result(value)
+        return _create_work_from_future(future)
+
     def moves(what, of):
         """A method that has ranks move something: `of` its arguments, the tensors that are moved, of which the first says where, and bytes of the whole
         for each of them. What it does meanwhile stands for that, and is no work of the card's."""
@@ -439,7 +453,7 @@ def _register(torch):
                 if stream is not None:
                     self._launches(what, sum(map(bytes_of, tensors)) * size(self), stream, peer)
                 value, *of_receiver = result if isinstance(result, tuple) else (result,)
-                return Moved(value, stream, *of_receiver)
+                return Moved(value, stream, *of_receiver) if what in POINT_TO_POINT else done(value, stream)
 
             return moved
 
@@ -477,7 +491,8 @@ def _register(torch):
             self._connected = set()
             # By whom it is for: a pair that is not one of several has its own, as in ProcessGroupNCCL.
             self._streams = {}
-            self.types = [torch.device("cuda")]
+            # None until it is made: PyTorch takes a group with some for one of its own, and records it.
+            self.types = []
 
         def getBackendName(self):
             return BACKEND
@@ -615,7 +630,7 @@ def _register(torch):
         # PyTorch names its options.
         def barrier(self, opts=None):
             _wait_for_all(f"barrier {self._members()}", self._size)
-            return Moved([])
+            return done([])
 
         def monitored_barrier(self, *_, **__):
             self.barrier()
@@ -628,7 +643,7 @@ def _register(torch):
             pass
 
         def _end_coalescing(self, *_):
-            return Moved([])
+            return done([])
 
         @moves("all_gather", lambda _, inputs, *__: (inputs, each))
         def allgather(self, outputs, inputs, *_):
@@ -660,7 +675,7 @@ def _register(torch):
 
         def allgather_into_tensor_coalesced(self, outputs, inputs, *_):
             works = [self._allgather_base(output, given) for output, given in zip(outputs, inputs)]
-            return works[-1] if works else Moved(outputs)
+            return works[-1] if works else done(outputs)
 
         @moves("broadcast", lambda _, inputs, *__: (inputs, each))
         def gather(self, outputs, inputs, options=None, *_):
@@ -699,7 +714,7 @@ def _register(torch):
 
         def reduce_scatter_tensor_coalesced(self, outputs, inputs, *_):
             works = [self._reduce_scatter_base(output, given) for output, given in zip(outputs, inputs)]
-            return works[-1] if works else Moved(outputs)
+            return works[-1] if works else done(outputs)
 
         @moves("all_to_all", lambda _, inputs, *__: (inputs, once))
         def alltoall(self, outputs, inputs, *_):
