@@ -147,6 +147,8 @@ fn an_agent_calls_the_commands_as_tools() {
     assert_eq!(names, ["rehearse", "check", "diff", "what_if", "fit", "versions", "bisect"]);
     let of_output = |name: &str, result: &Value| {
         let schema = &tools.iter().find(|tool| tool["name"] == name).unwrap()["outputSchema"];
+        // A client refuses a schema of which a part is missing.
+        assert!(!schema.to_string().contains(":null"), "{name}: {schema}");
         matches(schema, schema, &result["structuredContent"]).unwrap_or_else(|why| panic!("{name}{why}: {result}"));
     };
     // Each property is a flag or an argument that the command has.
@@ -180,6 +182,7 @@ fn an_agent_calls_the_commands_as_tools() {
         ("rehearse", json!({}), "'command' is missing"),
         ("rehearse", json!({ "command": ["true"], "cards": 2 }), "there is no 'cards'"),
         ("fit", json!({ "command": "python train.py", "batch": "--b {}" }), "is no array"),
+        ("diff", json!({ "before": "--json=made.json", "after": "b" }), "begins with a dash"),
     ] {
         let refused = ask(4, "tools/call", json!({ "name": name, "arguments": arguments }));
         assert!(refused["result"]["isError"] == true && refused.to_string().contains(says), "{refused}");

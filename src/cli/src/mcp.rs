@@ -154,11 +154,16 @@ impl Tool {
     /// Of the structured answer: several cards have one each, and a command that failed has none.
     fn output(&self) -> Value {
         let mut answer = rehearse::schema(self.answers);
-        let mut definitions = answer["$defs"].take();
-        for name in ["$defs", "$id", "$schema"].into_iter().chain(DETAILS) {
-            [&mut answer, &mut Value::Null].into_iter().filter_map(Value::as_object_mut).for_each(|all| drop(all.remove(name)));
-            answer["properties"].as_object_mut().map(|all| all.remove(name));
-            answer["required"].as_array_mut().into_iter().for_each(|all| all.retain(|required| required != name));
+        let mut definitions = json!({});
+        if let Some(all) = answer.as_object_mut() {
+            definitions = all.remove("$defs").unwrap_or(definitions);
+            ["$id", "$schema"].iter().for_each(|name| drop(all.remove(*name)));
+            if let Some(properties) = all.get_mut("properties").and_then(Value::as_object_mut) {
+                properties.retain(|name, _| !DETAILS.contains(&name.as_str()));
+            }
+            if let Some(required) = all.get_mut("required").and_then(Value::as_array_mut) {
+                required.retain(|name| !DETAILS.iter().any(|detail| name == detail));
+            }
         }
         // What only the parts that are left out refer to is left out, too.
         while let Some(all) = definitions.as_object_mut() {
@@ -196,7 +201,11 @@ impl Tool {
                     command = words.iter().filter_map(Value::as_str).map(str::to_string).collect();
                 }
                 (Value::String(text), "string") if name == "directory" => folder = Some(PathBuf::from(text)),
-                (Value::String(_), "string") if WORDS.contains(&name.as_str()) => {}
+                (Value::String(text), "string") if WORDS.contains(&name.as_str()) => {
+                    if text.starts_with('-') {
+                        return Err(format!("'{name}' begins with a dash, as flags do: {text}"));
+                    }
+                }
                 (Value::String(text), "string") => flags.push(format!("--{name}={text}")),
                 (Value::Number(number), "integer" | "number") => flags.push(format!("--{name}={number}")),
                 (Value::Bool(true), "boolean") => flags.push(format!("--{name}")),
