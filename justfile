@@ -11,11 +11,12 @@ there := "cd " + quote(invocation_directory())
 default:
     @just --list --unsorted
 
-# Run one experiment on the best device there is; `just run NAME --help` shows its flags
+# Run one experiment on the best device there is, its rows into results/, then its plot and page into report/; `just run NAME --help` shows its flags
 [no-exit-message]
 run NAME *FLAGS: (_known NAME) _setup
-    cargo build --release -p experiments --bin "$1"
-    @shift && exec {{ quote(release / NAME) }} "$@"
+    @scripts/peers || echo "run: what needs these packages is left out" >&2
+    cargo build --release -p vramlab -p commands -p experiments --bin vramlab --bin vramlab-lab --bin "$1"
+    @name=$1 && shift && exec {{ quote(release / "vramlab") }} run-all --only "$name" "$@"
 
 # Run every experiment on the best device there is, then write report/
 [no-exit-message]
@@ -59,6 +60,10 @@ predictions: _setup
     cp -r records/predicted/dry-24gib/compiling records/predicted/dry-24gib/real_gpus {{ quote(target / "predictions/dry-24gib") }}
     rm -rf records/predicted/dry-24gib && mv {{ quote(target / "predictions/dry-24gib") }} records/predicted/
     just protocols report
+
+# Which verdicts differ from those of an earlier commit, the last one or `just verdicts origin/main`, each with its reason
+verdicts *SINCE:
+    scripts/verdicts "$@"
 
 # Whether the steps of measured cells still ask for what they asked for when they were measured: all that GPUs measured, and 60 others by chance
 [no-exit-message]

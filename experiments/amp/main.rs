@@ -56,6 +56,10 @@ pub fn protocol() -> Protocol {
             "Gradients are compared with batch norms that normalise by their running statistics: with a batch's own, ResNet-50's at its random \
              start is another one in bf16.",
         )
+        .threat(
+            "Where steps are timed, fp32 is PyTorch's default: cuDNN's convolutions may round to TF32, products may not. In all other \
+             cells of the lab TF32 is off, so that gradients can be compared.",
+        )
         .threat("Dropout is off, so that two configurations differ in precision alone; a mask costs each precision the same byte per element.")
         .threat("A CPU has no tensor cores, and most have no fast fp16: its times are informational, and fp16 is not timed.")
         .threat("The task that is learned is small (32 features, 10 classes). What diverges in large models, diverges there in other ways.")
@@ -74,9 +78,9 @@ impl Computed {
         }
     }
 
-    /// What autocast casts to, `Float` where there is none, after the process was set to it: PyTorch's default lets convolutions use TF32, and fp32 here means fp32.
+    /// What autocast casts to, `Float` where there is none, after the process was set to it: convolutions may use TF32, as PyTorch's default is.
     fn set(self) -> Result<Kind> {
-        allow_tf32(self == Computed::Tf32)?;
+        allow_tf32(self == Computed::Tf32, true)?;
         Ok(match self {
             Computed::Fp32 | Computed::Tf32 => Kind::Float,
             Computed::AmpBf16 => Kind::BFloat16,

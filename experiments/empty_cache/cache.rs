@@ -59,10 +59,13 @@ pub fn grid() -> Grid<Cache> {
                  23.5 GB",
             )
             .on(CUDA)
-            .rule(ratio(RESERVED).at(DEFAULT).at(EveryStep).of(alone).reproduces(19.3 / 23.5))
             .rule(ratio(TIME).at(EveryTenth).at(Steps(10)).reproduces(50.0 / 45.0))
             .rule(ratio(TIME).at(EveryStep).at(Steps(10)).holds(within(65.0 / 45.0..=108.0 / 45.0)))
-            .setup("Theirs fine-tunes an adapter on a large language model; ours trains a GPT on sequences of varying length."),
+            .setup(
+                "Theirs fine-tunes an adapter on a large language model; ours trains a GPT on sequences of varying length. How much a call \
+                 gives back depends on what is trained, so only times are compared; until 29 November 2026 the 42 % of our GPT stood here as \
+                 not reproduced.",
+            ),
         )
         .plot(
             amounts(RESERVED)

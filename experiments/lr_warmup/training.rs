@@ -41,7 +41,7 @@ pub struct WarmupTask {
 
 impl WarmupTask {
     pub fn new(schedule: Schedule, precision: Precision, batch: i64, bench: &Bench) -> Result<WarmupTask> {
-        allow_tf32(false)?;
+        allow_tf32(false, false)?;
         let float = (Kind::Float, bench.device);
         let inputs = Tensor::randn([SAMPLES, FEATURES], float);
         // What is to be learned: the largest of ten outputs of a network.

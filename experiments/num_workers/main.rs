@@ -54,6 +54,7 @@ pub fn protocol() -> Protocol {
         .grid(waiting::ahead())
         .grid(training::grid())
         .grid(recipe::grid())
+        .shows(Shown::new("A worker for each core").at(Workers::PerCore).time(TIME))
         .threat(
             "The files are in the page cache: what is measured is decoding and handing over, not a disk. Prefetching is measured with \
              samples that wait as a disk makes them wait.",

@@ -47,6 +47,7 @@ pub fn protocol() -> Protocol {
         .grid(held::grid())
         .grid(reads::grid())
         .grid(without_gpu::grid())
+        .shows(Shown::new("Batches in pinned memory").at(Recipe::PinnedNonblocking).time(TIME))
         .threat(
             "Batches lie ready in their buffers: filling them is the loader's work and is left out, so that only the way to the device \
              differs.",

@@ -55,6 +55,7 @@ pub fn protocol() -> Protocol {
              operation and cost next to nothing, and they miss what is not in PyTorch's blocks.",
         )
         .grid(grid())
+        .shows(Shown::new("torch.profiler while it records").at([Tool::ProfilerShapes, Tool::ProfilerMemory, Tool::Recipe]).time(RECORDING))
         .threat(
             "Three steps are recorded at once, as guide 3's schedule does; stopping and writing are paid once for each recording, so \
              longer ones pay less for each step, and take more memory.",

@@ -129,6 +129,34 @@ fn a_second_evaluator_gives_the_same_verdicts() {
     assert!(same > 150, "{said}");
 }
 
+/// Nobody who has the guides alone looks for a sentence in vain, and what can be measured without a GPU is.
+#[test]
+fn every_sentence_of_the_guides_stands_on_their_page_with_what_became_of_it() {
+    let page = std::fs::read_to_string(committed().join("report/guides.md")).unwrap();
+    let plain = |text: &str| text.replace(['\\', '~', '*', '_', '[', ']', '<', '>', '`', '|', '"', '&'], "");
+    let text = plain(&page.replace("&amp;", "").replace("&lt;", "").replace("&gt;", ""));
+    for [guide, original, ..] in sentences() {
+        let head: String = plain(&original).chars().take(40).collect();
+        assert!(text.contains(&head), "guide {guide}: {original}");
+    }
+}
+
+/// What a GPU measured stands beside what was predicted, or the page says that none has.
+#[test]
+fn every_page_of_a_technique_says_what_a_gpu_measured() {
+    let (mut beside, mut none) = (0, 0);
+    for page in std::fs::read_dir(committed().join("report")).unwrap().map(|entry| entry.unwrap().path()) {
+        let Some(text) = std::fs::read_to_string(&page).ok().filter(|text| text.contains("<summary>Evidence: claims")) else {
+            continue;
+        };
+        let (has_table, has_none) =
+            (text.contains("**Measured on a GPU, beside what was predicted**"), text.contains("**Measured on a GPU**: nothing"));
+        assert!(has_table != has_none, "{}", page.display());
+        (beside, none) = (beside + usize::from(has_table), none + usize::from(has_none));
+    }
+    assert!(beside >= 16 && none > 5, "{beside} with rows of a GPU, {none} without");
+}
+
 /// A GPU's verdict is on a page as soon as it is in the records.
 #[test]
 fn verdicts_of_gpus_are_in_the_table() {
@@ -152,8 +180,16 @@ fn a_changed_verdict_is_told_with_its_reason() {
         std::fs::write(&file, format!("{head}{rows}")).unwrap();
         file
     };
-    let before = write("a.csv", "x,less,m,CPU,refuted,true,−5 %,\nx,more,m,CPU,confirmed,true,+5 %,\n");
-    let after = write("b.csv", "x,less,m,CPU,confirmed,true,−5 %,the guide says less\nx,more,m,CPU,confirmed,true,+5 %,\n");
+    let before = write(
+        "a.csv",
+        "x,less,m,CPU,refuted,true,−5 %,\nx,more,m,CPU,confirmed,true,+5 %,\nx,odd,m,CPU,refuted,true,0,\ny,same,m,CPU,refuted,true,,\n",
+    );
+    let after = write(
+        "b.csv",
+        "x,less,m,CPU,confirmed,true,−5 %,the guide says less\nx,more,m,CPU,not decided,true,+1 %,\nx,odd,m,CPU,depends,true,0,\ny,same,m,CPU,refuted,true,,\n",
+    );
     let said = report::diff_verdicts(&before, &after).unwrap();
-    assert_eq!(said, "Verdicts: 1 the same, 1 different\nx: less, m: refuted -> confirmed\n  the guide says less\n");
+    let lines = "x: less, m: refuted -> confirmed\n  the guide says less\nx: more, m: confirmed -> not decided\n  measured anew: +5 % -> +1 %\n\
+                 x: odd, m: refuted -> depends\n  no reason is given: claim and figures are as they were\n";
+    assert_eq!(said, format!("Verdicts: 1 the same, 3 different\n{lines}"));
 }

@@ -90,7 +90,7 @@ fn every_claim_has_its_sentence_first_and_its_verdict_last() {
     let memory = rows(&page, "<a id=\"accumulate-memory");
     assert_eq!(memory.len(), 3, "a row for each machine");
     let sentence = memory[0][0];
-    assert!(sentence.contains("[2](guides.md): “Gradient accumulation is a technique that helps reduce"), "{sentence}");
+    assert!(sentence.contains("[Guide 2](guides.md): “Gradient accumulation is a technique that helps reduce"), "{sentence}");
     assert!(sentence.contains("감소시킬 수 있습니다.”<br>With it, larger batches can be used"), "translated: {sentence}");
     assert!(memory[1..].iter().all(|row| row[0].ends_with("</a>″")), "said once: {memory:?}");
     let compared = "peak memory relative to the baseline where k = 4 and regime = fixed-batch";
@@ -118,7 +118,7 @@ fn published_figures_have_a_page_of_their_own() {
     let page = page_of(&out, "published");
     let chen = rows(&page, "id=\"chen-sqrt\"").concat().join(" ");
     assert!(chen.contains("arXiv 1604.06174") && chen.contains("✔ reproduced"), "{chen}");
-    assert!(page.contains("a paper &#124; of others") && page.contains("not comparable here: it needs another device"));
+    assert!(page.contains("a paper &#124; of others") && page.contains("not comparable: the setups differ"));
     assert!(page.contains("By bytes alone: only times of a GPU"));
     assert!(page.contains("Reproduced by 1.17x to 1.43x; not by less than 1.17x or more than 1.43x."));
     assert!(page.contains("Nobody has this network."));
@@ -170,10 +170,10 @@ fn sentences_carry_figures_and_conditions() {
         "{broken}"
     );
     assert!(!page.contains("Nobody has") && page.contains("Left out: 1 sentence, whose figures are not among these results."));
-    // Memory, time, and when it helps.
+    // What it saves, what it costs, and when.
     let front = page_of(&out, "README");
     let technique = rows(&front, "[In-place operations](inplace.md)").concat();
-    assert_eq!(technique[1..], ["−50 % to +24 %, GPU", "–", "works where nothing is recorded"], "{technique:?}");
+    assert_eq!(technique[1..], ["−50 % to +24 %, simulated GPU", "–", "works where nothing is recorded"], "{technique:?}");
     // What nobody has written up says so, and shows what there is.
     let page = page_of(&out, "accumulation");
     assert!(

@@ -40,10 +40,21 @@ pub enum Source {
 pub fn committed() -> &'static Path {
     static COPY: OnceLock<PathBuf> = OnceLock::new();
     COPY.get_or_init(|| {
-        let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("committed");
-        let _ = fs::remove_dir_all(&to);
-        let source = copy(common::root(), &to);
-        eprintln!("tests of results and report read {source:?}, in {}", to.display());
+        // Every test is a process of its own: the first one's copy of what is staged is everybody's.
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("committed");
+        let staged = Command::new("git").arg("write-tree").current_dir(common::root()).output().ok();
+        let staged = staged
+            .filter(|output| output.status.success())
+            .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_string());
+        let own = folder.join(std::process::id().to_string());
+        let to = staged.map_or_else(|| own.clone(), |tree| folder.join(tree));
+        if !to.exists() {
+            let source = copy(common::root(), &own);
+            eprintln!("tests of results and report read {source:?}, in {}", to.display());
+            if own != to && fs::rename(&own, &to).is_err() {
+                fs::remove_dir_all(&own).unwrap();
+            }
+        }
         to
     })
 }

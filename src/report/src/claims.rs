@@ -75,7 +75,7 @@ pub fn published_sections(of_experiment: &[Recorded]) -> Vec<Value> {
             source => &published.source,
             figure => &published.figure,
             setup => &published.setup,
-            ours => ours.unwrap_or_else(|| "not comparable here: it needs another device".to_string()),
+            ours => ours.unwrap_or_else(|| format!("not comparable: {}", if published.rule.is_none() { "the setups differ" } else { "it needs another device" })),
             yours => said(true),
             findings => found.iter().map(finding).collect::<Vec<_>>(),
         }
@@ -86,7 +86,7 @@ pub fn published_sections(of_experiment: &[Recorded]) -> Vec<Value> {
 /// What became of it on a machine, and by what effect.
 pub fn standing<T>(judged: &Judged<T>, against: Against, run: &Recorded) -> String {
     let effect = prose::effect_of_all(&run.protocol, &judged.evidence);
-    format!("{}, {}: {effect}", prose::standing(judged, against), prose::whose(judged.platform, &run.machine))
+    format!("{}, {}: {effect}", prose::standing(judged, against), prose::taken_by(judged, &run.machine))
 }
 
 fn finding<T>(run: &Recorded, found: &Judged<T>, against: Against, meaning: String) -> Value {
@@ -221,7 +221,7 @@ pub fn verdicts(runs: &[Recorded]) -> Vec<VerdictRow> {
                     claim: quotes(id, text),
                     id: slug(id),
                     compared: compared(&run.protocol, &judgement.evidence),
-                    machine: prose::whose(judgement.platform, &run.machine),
+                    machine: prose::taken_by(judgement, &run.machine),
                     verdict: prose::standing(judgement, Against::Claim),
                     kind: if judgement.carries { judgement.verdict.to_string() } else { "informational".to_string() },
                 });

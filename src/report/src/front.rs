@@ -73,8 +73,8 @@ fn saves_and_costs(page: &Page, effects: &[FoundEffect], order: Option<&Ladder>)
     let said = |is_time: bool| {
         let of = |found: &'_ FoundEffect<'_>| if is_time { found.time.clone() } else { found.memory.clone() };
         let all = effects.iter().flat_map(of).filter(|effect| !effect.is_own);
-        // One of several devices: a GPU, or else what predicts one.
-        let ranks = ["GPU", "simulated GPU", "CPU", "PyTorch in Python"];
+        // One of several devices. Predictions are of models of full size; times are of a GPU where one was timed.
+        let ranks = ["simulated GPU", "GPU", "CPU", "PyTorch in Python"];
         let best = all.min_by_key(|effect| ranks.iter().position(|device| *device == effect.device));
         best.map_or("–".to_string(), |effect| format!("{}, {}", effect.change(), effect.device))
     };

@@ -46,7 +46,7 @@ use minijinja::value::{Serde, Value};
 use minijinja::{Environment, UndefinedBehavior, context};
 use pages::Page;
 use plots::{Picture, PictureLink};
-use record::protocol::{Platform, PlotKind, SubjectKind};
+use record::protocol::{Platform, PlotKind, Profile, SubjectKind};
 use record::results::replace_file;
 use recorded::Recorded;
 use std::path::{Path, PathBuf};
@@ -291,15 +291,16 @@ fn self_checks(findings: &Findings) -> Vec<VerdictRow> {
     about_the_lab.map(checked).collect()
 }
 
-/// The pictures of an experiment by their plots' names: those that its page places, or all. One machine of each plot is drawn, a GPU before a
-/// simulated one before a CPU, but those last whose filter left out most of the configurations, and the user's own beside it.
+/// The pictures of an experiment by their plots' names: those that its page places, or all. One machine of each plot is drawn, models of full size
+/// before small ones, of these a GPU before a simulated one before a CPU, but those last whose filter left out most of the configurations; and the
+/// user's own beside it.
 fn pictures_of(runs: &[Recorded], placed: Option<&[(String, String)]>) -> Result<Vec<(String, Picture)>> {
     let mut pictures = Vec::new();
     let mut first: Vec<&Recorded> = runs.iter().collect();
     first.sort_by_key(|run| {
         let all: usize = run.grids().map(|grid| grid.cells().len()).sum();
         let of_kind = [Platform::Gpu, Platform::Dry].iter().position(|kind| run.platform() == *kind).unwrap_or(2);
-        (2 * run.all_cells().len() < all, of_kind)
+        (2 * run.all_cells().len() < all, run.manifest.profile != Profile::Full, of_kind)
     });
     let is_drawn = |plot: &&record::protocol::PlainPlot| {
         !matches!(plot.kind, PlotKind::Ranking { .. })

@@ -28,7 +28,10 @@ const DOCUMENTS: [(&str, &str); 6] = [
         "Hugging Face, training on a single GPU",
         "https://github.com/huggingface/transformers/blob/04b696acabab4a3ca21b1716a488d8223e57b726/docs/source/en/perf_train_gpu_one.md",
     ),
-    ("Hugging Face, GPU: the table of Transformers 4.56", "https://huggingface.co/docs/transformers/v4.56.1/perf_train_gpu_one"),
+    (
+        "Hugging Face, GPU: the table of Transformers 4.56 (in 5.13, too)",
+        "https://huggingface.co/docs/transformers/v4.56.1/perf_train_gpu_one",
+    ),
     ("TRL 1.6, Reducing Memory Usage", "https://huggingface.co/docs/trl/v1.6.0/reducing_memory_usage"),
 ];
 

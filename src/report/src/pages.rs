@@ -64,6 +64,10 @@ pub fn page(findings: &ExperimentFindings, mut words: PageWords, pictures: Vec<(
     let is_own = |id: &str| subject.kind == SubjectKind::SelfCheck || !first.is_self_check(id);
     let verdicts: Vec<VerdictRow> = findings.verdicts.iter().filter(|row| is_own(&row.id)).cloned().collect();
     let claims = || claims::claims_of(runs).into_iter().filter(|(id, _)| is_own(id));
+    let judged_on = |id: &str| {
+        let of = runs.iter().flat_map(|run| &run.protocol.claims).find(|claim| claim.id == id);
+        of.map_or(&[][..], |claim| &claim.judged_on)
+    };
     let undecided = claims().filter(|(id, _)| !verdicts.iter().any(|row| row.id == *id && row.kind != "informational"));
     Page {
         name: slug(&first.protocol.name),
@@ -74,7 +78,7 @@ pub fn page(findings: &ExperimentFindings, mut words: PageWords, pictures: Vec<(
         headlines: headlines(findings, words.standing.is_empty()),
         pictures: words.place(pictures),
         words,
-        undecided: undecided.map(|(_, text)| text.to_string()).collect(),
+        undecided: undecided.map(|(id, text)| format!("{text}: {}", prose::wanting(judged_on(id)))).collect(),
         verdicts,
         measured_rows: measured::rows(runs),
         pivots: runs.iter().flat_map(pivots).collect(),

@@ -4,7 +4,7 @@ use base::order::distinct;
 use base::stats::Interval;
 use base::units::{counted, range};
 use record::judge::{Evidence, Judged, Judgement, Outcome, Reproduction, Verdict, WhereItHolds};
-use record::protocol::{Metric, Pass, PlainProtocol, Platform, alternatives, conditions, shared_terms};
+use record::protocol::{Metric, Pass, PlainCell, PlainProtocol, Platform, alternatives, conditions, shared_terms};
 use record::results::Status;
 use record::rules::{PlainRule, RulePart};
 use std::collections::BTreeSet;
@@ -226,6 +226,11 @@ pub fn meaning(judgement: &Judgement) -> String {
     }
 }
 
+/// Why a claim that such figures may judge has no verdict yet.
+pub fn wanting(judged_on: &[Platform]) -> &'static str {
+    if judged_on == [Platform::Gpu] { "not known yet: it needs a GPU" } else { "not measured yet" }
+}
+
 /// A machine as pages name it: `CPU (amd-epyc-2c)`, `simulated 24 GiB GPU`.
 pub fn whose(of: Platform, machine: &str) -> String {
     let gib = machine.strip_prefix("dry-").and_then(|size| size.strip_suffix("gib")?.parse::<u32>().ok());
@@ -234,6 +239,13 @@ pub fn whose(of: Platform, machine: &str) -> String {
         (Some(gib), of) => format!("{} (simulated {gib} GiB GPU)", platform(of)),
         (None, of) => format!("{} ({machine})", platform(of)),
     }
+}
+
+/// Whose figures a verdict rests on, and whether PyTorch in Python took them: all others are this lab's, through libtorch.
+pub fn taken_by<T>(judged: &Judged<T>, machine: &str) -> String {
+    let cells = || judged.evidence.iter().filter(|part| part.is_judged).flat_map(|part| &part.comparisons).map(|c| &c.cell);
+    let in_python = judged.platform != Platform::Python && cells().next().is_some() && cells().all(PlainCell::is_reference);
+    format!("{}{}", whose(judged.platform, machine), if in_python { ", in Python" } else { "" })
 }
 
 fn carriers(judged_on: &[Platform]) -> String {

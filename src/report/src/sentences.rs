@@ -15,11 +15,17 @@ pub struct Guide {
 
 /// Claims name them by their place here, from 1.
 pub const GUIDES: [Guide; 5] = [
-    Guide { title: "PyTorch 메모리 최적화 기법 (2023)", address: "https://colinch4.github.io/2023-09-07/12-01-30-118535/" },
-    Guide { title: "PyTorch GPU 메모리 관리 (2023)", address: "" },
-    Guide { title: "GPU 메모리·연산 효율 최적화 완전 가이드 (Deep Learning study)", address: "" },
-    Guide { title: "Pytorch에서 memory사용 Guide (Jeong-Minju, 2023)", address: "" },
-    Guide { title: "PyTorch Dataloader pin_memory설정 (손무현, 2024)", address: "" },
+    Guide {
+        title: "PyTorch 메모리 최적화 기법 (PyTorch memory optimisation techniques, 2023)",
+        address: "https://colinch4.github.io/2023-09-07/12-01-30-118535/",
+    },
+    Guide { title: "PyTorch GPU 메모리 관리 (PyTorch GPU memory management, 2023)", address: "" },
+    Guide {
+        title: "GPU 메모리·연산 효율 최적화 완전 가이드 (Complete guide to GPU memory and compute efficiency, Deep Learning study)",
+        address: "",
+    },
+    Guide { title: "Pytorch에서 memory사용 Guide (Guide to memory use in PyTorch, Jeong-Minju, 2023)", address: "" },
+    Guide { title: "PyTorch Dataloader pin_memory설정 (The DataLoader's pin_memory setting, 손무현, 2024)", address: "" },
 ];
 
 /// The numbers of the guides that a claim comes from.
@@ -60,11 +66,16 @@ pub static SENTENCES: LazyLock<Vec<Sentence>> = LazyLock::new(|| {
 });
 
 impl Sentence {
-    /// `1: "original": translation`.
-    pub fn quoted(&self) -> Markdown {
-        let number = Markdown::link(&self.guide.to_string(), "guides.md");
+    /// The original, and its translation below it.
+    pub fn words(&self) -> Markdown {
         let translation = if self.translation.is_empty() { String::new() } else { format!("<br>{}", text(&self.translation)) };
-        Markdown::trusted(format!("{}: “{}”{translation}", number.as_str(), text(&self.original)))
+        Markdown::trusted(format!("“{}”{translation}", text(&self.original)))
+    }
+
+    /// With the guide's number before it.
+    fn quoted(&self) -> String {
+        let guide = Markdown::link(&format!("Guide {}", self.guide), "guides.md");
+        format!("{}: {}", guide.as_str(), self.words().as_str())
     }
 }
 
@@ -74,8 +85,7 @@ fn text(text: &str) -> String {
 
 /// The sentences that a claim puts to the test, or the claim's own words where no guide makes it.
 pub fn quotes(id: &str, own: &str) -> Markdown {
-    let quotes: Vec<String> =
-        SENTENCES.iter().filter(|sentence| sentence.claim == id).map(|s| s.quoted().as_str().to_string()).collect();
+    let quotes: Vec<String> = SENTENCES.iter().filter(|sentence| sentence.claim == id).map(Sentence::quoted).collect();
     if quotes.is_empty() { Markdown::text(own) } else { Markdown::trusted(quotes.join("<br>")) }
 }
 

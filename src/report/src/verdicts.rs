@@ -86,10 +86,15 @@ pub fn diff_verdicts(before: &Path, after: &Path) -> Result<String> {
         writeln!(text, "{experiment}: {claim}, {whose}: {} -> {}", said(old), said(new))?;
         let reason = new.map_or("", |line| line.changed.as_str());
         let reason = match (reason, old, new) {
-            ("", None, _) => "a claim or rows that were not there",
-            ("", _, None) => "the claim is gone",
-            ("", ..) => "no reason is given: the claim is as it was",
-            (reason, ..) => reason,
+            ("", None, _) => "a claim or rows that were not there".to_string(),
+            ("", _, None) => "the claim is gone".to_string(),
+            ("", Some(old), Some(new)) if old.effect != new.effect => {
+                let effect =
+                    |line: &VerdictLine| if line.effect.is_empty() { "no figure".to_string() } else { line.effect.clone() };
+                format!("measured anew: {} -> {}", effect(old), effect(new))
+            }
+            ("", ..) => "no reason is given: claim and figures are as they were".to_string(),
+            (reason, ..) => reason.to_string(),
         };
         writeln!(text, "  {reason}")?;
     }

@@ -67,7 +67,7 @@ pub fn run(protocol: lab::Protocol) -> ExitCode {
 fn begin(protocol: &PlainProtocol, prepare: SetUp) -> ExitCode {
     let options = parse(protocol).unwrap_or_else(|error| error.exit());
     // TF32 rounds what fp32 products multiply, and cuDNN uses it unless told not to: off, but where it is what a step is about.
-    if let Err(error) = allow_tf32(false) {
+    if let Err(error) = allow_tf32(false, false) {
         eprintln!("{}: turning TF32 off: {error}", protocol.name);
         return ExitCode::from(2);
     }

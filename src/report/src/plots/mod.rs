@@ -149,7 +149,8 @@ impl<'a> PlotView<'a> {
     /// What a factor stands for, as an axis title.
     fn factor_title(&self, factor: &str) -> String {
         match self.recorded.protocol.factor(factor) {
-            Some(f) if f.meaning != factor && !f.meaning.is_empty() => format!("{factor}: {}", f.meaning),
+            Some(f) if f.meaning.contains(factor) => f.meaning.clone(),
+            Some(f) if !f.meaning.is_empty() => format!("{factor}: {}", f.meaning),
             _ => factor.to_string(),
         }
     }

@@ -6,10 +6,10 @@
 
 extern "C" {
 
-char* vl_allow_tf32(int32_t allow) {
+char* vl_allow_tf32(int32_t products, int32_t convolutions) {
   return guarded([&] {
-    at::globalContext().setAllowTF32CuBLAS(allow != 0);
-    at::globalContext().setAllowTF32CuDNN(allow != 0);
+    at::globalContext().setAllowTF32CuBLAS(products != 0);
+    at::globalContext().setAllowTF32CuDNN(convolutions != 0);
   });
 }
 }

@@ -35,9 +35,9 @@ mod tests {
 
     #[test]
     fn settings_follow_what_is_set() {
-        crate::native::amp::allow_tf32(true).unwrap();
+        crate::native::amp::allow_tf32(true, false).unwrap();
         assert_eq!(settings().unwrap()["tf32 matmul"], "true");
-        crate::native::amp::allow_tf32(false).unwrap();
+        crate::native::amp::allow_tf32(false, false).unwrap();
         let found = settings().unwrap();
         assert_eq!((found["tf32 matmul"].as_str(), found["oneDNN"].as_str()), ("false", "true"));
         assert_eq!(found["threads"], tch::get_num_threads().to_string());
