@@ -1,7 +1,7 @@
 """Programs as people write them, rehearsed and then run on a real GPU: each writes what PyTorch's own meters and a clock say, side by side.
 
     measure.py rehearse --vramlab PROGRAM --card CARD [--python PYTHON] [NAME...]    into CARD-rehearsed.csv; needs no GPU
-    measure.py today --vramlab PROGRAM --card CARD [--python PYTHON] [NAME...]       the same again into CARD-today.csv, with each one's witness
+    measure.py today --vramlab PROGRAM --card CARD [--python PYTHON] [--keep DIR] [NAME...]    the same again into CARD-today.csv, with each one's witness
     measure.py run [--python PYTHON] [--out FILE] [NAME...]                          on the GPU that is there
     measure.py compare CARD                                                          CARD-rehearsed.csv beside CARD-measured.csv: README's table
     measure.py what-if CARD NAME REHEARSED MEASURED                                  adds to CARD-what-if.csv from two answers of --what-if --json
@@ -56,7 +56,7 @@ def rehearse(options):
         with tempfile.TemporaryDirectory() as folder:
             answer = Path(folder) / "answer.json"
             flags = ["--steps", "all"] if name in TO_THE_END else []
-            kept = Path(folder) / "kept.cap"
+            kept = (options.keep or Path(folder)) / f"{name}.cap"
             words = [options.vramlab, "rehearse", "--quiet", "--gpu", options.card, *flags, "--json", answer, "--keep", kept, "--", options.python, program]
             done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
             if not answer.exists():
@@ -247,6 +247,7 @@ def main():
         if name in ("rehearse", "today"):
             one.add_argument("--vramlab", required=True)
             one.add_argument("--card", required=True)
+            one.add_argument("--keep", type=Path, help="the rehearsals themselves, for vramlab calibrate --for")
         else:
             one.add_argument("--out", type=Path, default=Path("measured.csv"))
             one.add_argument("--at-once", type=int, default=4)

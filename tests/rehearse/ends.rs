@@ -185,7 +185,7 @@ for _ in range(4):
 
 /// What follows after what a script prints, of how often each of our functions is left out.
 fn left_out(answer: &Value) -> BTreeSet<String> {
-    let notes = answer["notes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let notes = answer["notes"].as_array().into_iter().flatten().filter_map(|note| note["note"].as_str());
     notes.filter_map(|note| Some(note.strip_prefix("left out: ")?.split(',').next()?.to_string())).collect()
 }
 

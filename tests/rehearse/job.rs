@@ -121,7 +121,7 @@ for _ in range(4):
     )
     .run(&["--gpu", "h100"]);
     let notes = answer["notes"].as_array().unwrap();
-    assert!(notes.iter().any(|note| note.as_str().unwrap().starts_with("rank 3 of 8: ")), "{}", error(&output));
+    assert!(notes.iter().any(|note| note["note"].as_str().unwrap().starts_with("rank 3 of 8: ")), "{}", error(&output));
     assert_eq!(answer["nccl"]["communicators"], 1, "{}", error(&output));
     let bytes = |end: &str| answer["nccl"][end].as_i64().unwrap();
     assert!(bytes("most") <= 2 * bytes("least"), "{}", answer["nccl"]);

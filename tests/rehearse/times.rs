@@ -138,10 +138,14 @@ fn the_kernels_of_a_kept_rehearsal_are_timed_and_used() {
     let (output, error) =
         run(&["rehearse", "--gpu", "rtx-4090", "--keep", "run.vramlab", "--json", "by-formula.json", "--", python, "train.py"]);
     assert!(output.status.success(), "{error}");
+    let (output, error) = run(&["calibrate", "--for", "run.vramlab", "--list", "list.csv"]);
+    assert!(output.status.success(), "{error}");
     let begin = ["rehearse", "--gpu", "rtx-4090", "--writes", "--steps", "all", "--quiet", "--"];
-    let (output, error) = run(&[&begin[..], &[VRAMLAB, "calibrate", "--for", "run.vramlab", "--python", python]].concat());
+    let (output, error) =
+        run(&[&begin[..], &[VRAMLAB, "calibrate", "--for", "list.csv", "run.vramlab", "--python", python]].concat());
     assert!(output.status.success() && error.contains("these times mean nothing") && !error.contains("left out"), "{error}");
     let rows = fs::read_to_string(at("kernels.csv")).unwrap();
+    assert_eq!(rows.lines().count(), fs::read_to_string(at("list.csv")).unwrap().lines().count(), "each once");
     for kernel in ["rtx-4090,mm,matmul,half,", "rtx-4090,addmm,matmul,half,", ",optimizer,half,", ",reduction,half,"] {
         assert!(rows.contains(kernel), "{kernel}: {rows}");
     }

@@ -30,14 +30,18 @@ pub struct CalibrateOptions {
     #[arg(long, value_name = "NAME")]
     gpu: Option<Card>,
 
-    /// Time exactly the kernels of these rehearsals (what `vramlab rehearse --keep` wrote), each with a cold L2; writes kernels.csv, which --constants
-    /// of `vramlab rehearse` takes
+    /// Time exactly the kernels of these rehearsals (what `vramlab rehearse --keep` wrote) or lists (what --list wrote), each with a cold L2; writes
+    /// kernels.csv, which --constants of `vramlab rehearse` takes
     #[arg(long = "for", value_name = "FILE", num_args = 1.., conflicts_with_all = ["from", "records"])]
     rehearsals: Vec<PathBuf>,
 
     /// Of --for: end after so many minutes, the kernels that take longest first
     #[arg(long, value_name = "N", requires = "rehearsals")]
     minutes: Option<f64>,
+
+    /// Of --for: write the list of kernels and time none, for a machine with the GPU that is without the rehearsals
+    #[arg(long, value_name = "FILE", requires = "rehearsals")]
+    list: Option<PathBuf>,
 
     /// The Python whose PyTorch sees the GPU
     #[arg(long, value_name = "PATH", default_value = "python")]
@@ -78,6 +82,11 @@ impl CalibrateOptions {
     fn time_kernels(&self) -> Result<u8> {
         let mut lists = Vec::new();
         for file in &self.rehearsals {
+            let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+            if let Some(list) = bytes.strip_prefix(time::KERNELS.as_bytes()) {
+                lists.push(String::from_utf8_lossy(list).lines().skip(1).map(str::to_string).collect());
+                continue;
+            }
             let found = RehearsalResult::open(file)?;
             // Which step is the usual one depends on the card a little.
             let card = [self.gpu, Some(found.capture.card)].into_iter().flatten().find(|card| card.speed.is_some());
@@ -92,9 +101,15 @@ impl CalibrateOptions {
         let mut seen = HashSet::new();
         let is_new = |line: &&String| seen.insert(line.rsplitn(5, ',').last().unwrap_or_default().to_string());
         let kernels: Vec<&String> = in_turns.filter(is_new).collect();
-        let out = if self.out.as_os_str() == "constants.csv" { "kernels.csv".into() } else { self.out.clone() };
         let lines: Vec<&str> = [time::KERNELS].into_iter().chain(kernels.iter().map(|line| line.as_str())).collect();
-        let card = self.card(&self.time(&(lines.join("\n") + "\n"), &out, "cold")?, &out)?;
+        let lines = lines.join("\n") + "\n";
+        if let Some(list) = &self.list {
+            fs::write(list, &lines).with_context(|| format!("writing {}", list.display()))?;
+            println!("Wrote {} kernels to {1}: vramlab calibrate --for {1} times them.", kernels.len(), list.display());
+            return Ok(0);
+        }
+        let out = if self.out.as_os_str() == "constants.csv" { "kernels.csv".into() } else { self.out.clone() };
+        let card = self.card(&self.time(&lines, &out, "cold")?, &out)?;
         let text = fs::read_to_string(&out).with_context(|| format!("reading {}", out.display()))?;
         let name = card.name.context("a size alone has no kernels")?;
         let (head, rows) = text.split_once('\n').unwrap_or_default();

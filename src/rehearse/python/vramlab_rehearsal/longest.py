@@ -26,19 +26,20 @@ def instead(iterator, batch):
     try:
         found = _largest(torch, iterator)
     except Exception as error:
-        note(note=f"--longest: the DataLoader's largest batch could not be asked for ({type(error).__name__}: {error})")
+        note(note=f"--longest: the DataLoader's largest batch could not be asked for ({type(error).__name__}: {error})", about="unknown")
         return batch
     finally:
         torch.set_rng_state(states[0])
         random.setstate(states[1])
     if found is None:
-        note(note="--longest: a DataLoader of an iterable data set cannot be asked for its largest batch")
+        note(note="--longest: a DataLoader of an iterable data set cannot be asked for its largest batch", about="unknown")
         return batch
     largest, looked = found
     kind, count = type(iterator._dataset).__name__, len(iterator._dataset)
     note(
         note=f"--longest: of {looked} of {count} samples of {kind} the largest batch, {hosting.bytes_of(largest)} B instead of "
-        f"{hosting.bytes_of(batch)}, was given in the second step"
+        f"{hosting.bytes_of(batch)}, was given in the second step",
+        about="longest",
     )
     return torch.utils.data._utils.pin_memory.pin_memory(largest) if iterator._pin_memory else largest
 

@@ -272,7 +272,7 @@ def look_at_variables():
         if issubclass(type(value), _CONTAINERS) and _is_refilled((where, name), tensors):
             how = None
         # Who holds graphs holds what they have saved.
-        labelled = tensors if how and "graphs" in how else [each for each in tensors if _is_held_by_variables(each)]
+        labelled = tensors if how and how[2] else [each for each in tensors if _is_held_by_variables(each)]
         if labelled:
             # What it keeps nobody else can drop.
             is_stage = any(each.__name__ == "_PipelineStageBase" for each in type(value).__mro__)
@@ -281,8 +281,7 @@ def look_at_variables():
             _retainers.setdefault(id(value), (name, how, *where))
     own = next(_own_frames(), None) if labels.gradients_have_graphs() else None
     if own is not None:
-        how = "which leaves gradients with their graphs: use torch.autograd.grad, or set .grad to None after use"
-        _retainers["create_graph"] = ("backward(create_graph=True)", how, own.f_code.co_filename, own.f_code.co_name)
+        _retainers["create_graph"] = ("backward(create_graph=True)", ("create_graph", 0, True), own.f_code.co_filename, own.f_code.co_name)
 
 
 def _is_state(value, depth=1):
@@ -341,12 +340,11 @@ def _is_own_object(value):
 
 
 def _retains(value, tensors):
-    """How a variable holds tensors of several passes: as a list of them, or as a sum with the graphs of what was added."""
+    """How a variable holds tensors of several passes: the container's type, or "sum" of what was added; of how many; whether with their graphs."""
     if issubclass(type(value), _CONTAINERS):
         with_graphs = sum(1 for each in tensors if each.grad_fn is not None)
-        if with_graphs > 1:
-            return f"a {type(value).__name__} of {with_graphs} tensors or more with their graphs"
-        return f"a {type(value).__name__} of {len(tensors)} tensors or more" if len(tensors) > 1 else None
+        count = with_graphs if with_graphs > 1 else len(tensors)
+        return (type(value).__name__, count, with_graphs > 1) if count > 1 else None
     node = value.grad_fn if issubclass(type(value), torch.Tensor) and value.is_cuda else None
     of_passes = set()
     for _ in range(100):
@@ -355,7 +353,7 @@ def _retains(value, tensors):
         # Terms of one pass are no sum of several.
         of_passes.add(bisect.bisect(_sequences, node._sequence_nr()))
         node = next((of for of, _ in node.next_functions if of is not None), None)
-    return f"a sum with the graphs of {len(of_passes)} passes or more" if len(of_passes) > 1 else None
+    return ("sum", len(of_passes), True) if len(of_passes) > 1 else None
 
 
 def _is_refilled(which, tensors):
@@ -377,5 +375,5 @@ def tell():
     held, name, where = _pins
     if held >= LEAST_PINNED:
         note(note=f"of the host's pinned memory {held / 2**30:.1f} GiB are in {name} ({', '.join(where)})")
-    for name, how, file, function in _retainers.values():
-        note(keeps=name, what=how, file=file, function=function)
+    for name, (holder, count, with_graphs), file, function in _retainers.values():
+        note(keeps=name, holder=holder, count=count, with_graphs=with_graphs, file=file, function=function)

@@ -122,7 +122,7 @@ def stop(after, passes_made=0, why=None):
                 left = f"it makes forward passes without an end, and those after pass {passes_made} were not run: --passes N runs more of them"
             else:
                 left = f"steps after step {after} were not run: what is larger later is in no figure here; --steps all runs the script to its end"
-            note(note=left)
+            note(note=left, about="ended")
             notes.mark("stopped")
         _told = True
         if is_task:

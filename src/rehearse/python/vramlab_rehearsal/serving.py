@@ -158,8 +158,8 @@ def _watch(port, others):
         if passes.made() != made or others and not _waits():
             since, made = time.monotonic(), passes.made()
         time.sleep(0.2)
-    said = f"the server listens on port {port} and nobody asks it, so it was ended: --requests 8x512+64 asks it over its OpenAI route"
-    _stop(0, passes.made(), said + ", and bash -c 'SERVER & CLIENT; kill %1' has a client of yours")
+    note(note="--requests 8x512+64 asks a server over its OpenAI route, and bash -c 'SERVER & CLIENT; kill %1' has a client of yours")
+    _stop(0, passes.made(), f"the server listens on port {port} and nobody asks it, so it was ended")
 
 
 def _waits():

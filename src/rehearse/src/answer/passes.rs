@@ -166,7 +166,7 @@ pub fn leftovers(facts: &Facts) -> Vec<Leftover> {
             trace
                 .variables
                 .get(number)
-                .is_some_and(|variable| trace.keepers.iter().any(|of| of.has_graphs() && of.name == variable.name))
+                .is_some_and(|variable| trace.keepers.iter().any(|of| of.with_graphs && of.name == variable.name))
         };
         let of_graphs = || blocks.iter().map(|block| block.variable).find(has_graphs);
         let number = holder(blocks.iter().copied(), bytes).or_else(of_graphs);

@@ -10,7 +10,7 @@ use super::serving::Serves;
 use super::time::Prediction;
 use super::verdict::{Answer, RehearsalVerdict, StepTime};
 use crate::capture::plain::first_line;
-use crate::capture::process::SkippedCode;
+use crate::capture::process::{NoteKind, SkippedCode};
 use crate::capture::session::{Capture, OtherValues};
 use crate::words::{bytes, place_or_not, places_of, short};
 use base::order::grouped;
@@ -114,7 +114,7 @@ pub fn unseen(answer: &Answer) -> Option<String> {
     };
     let mut phases = HashSet::new();
     let mut not_reached: Vec<String> = worst.unreached.iter().filter(|row| phases.insert(&row.phase)).map(place).collect();
-    let was_given = || answer.notes.iter().any(|note| note.starts_with("--longest: of "));
+    let was_given = || answer.notes.iter().any(|note| note.kind == NoteKind::Longest);
     if !worst.varied.is_empty() && !was_given() {
         let flag = if worst.has_loader { " (--longest)" } else { "" };
         not_reached.push(format!("batches larger than those that were seen{flag}"));
@@ -298,10 +298,8 @@ fn beside(answer: &Answer) -> Vec<String> {
     let would_start = served.filter(|serves| !serves.would_start.is_empty());
     let would_start = would_start.map(|serves| format!("It would start with {}.", serves.would_start.join(", or with ")));
     // How a server came to its end.
-    let ended =
-        answer.notes.iter().find(|note| ["the server listens", "--requests: "].iter().any(|begins| note.starts_with(begins)));
-    let ended =
-        ended.and_then(|note| note.split(": --requests").next()).map(|note| format!("{}{}.", note[..1].to_uppercase(), &note[1..]));
+    let ended = answer.notes.iter().find(|note| note.kind == NoteKind::Ended).filter(|_| answer.serves.is_some());
+    let ended = ended.map(|note| format!("{}{}.", note.text[..1].to_uppercase(), &note.text[1..]));
     let starts = served.filter(|serves| serves.starts);
     let (times, more) = (starts.and_then(Serves::times_said), starts.and_then(Serves::more_said));
     let doubt = (answer.verdict == RehearsalVerdict::BarelyFits).then(|| format!("{}.", doubt(answer)));

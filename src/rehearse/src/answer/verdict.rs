@@ -13,7 +13,7 @@ use super::streams::HeldByStreams;
 use super::time::{self, Loading, Prediction, RanksTogether, TOKEN, predict};
 use crate::capture::held::HeldBack;
 use crate::capture::plain::on_one_line;
-use crate::capture::process::Trace;
+use crate::capture::process::{Note, NoteKind, Trace};
 use crate::capture::session::{Capture, Found, Needs, OnePool, OtherValues, ScriptFailed, remedy, script_of};
 use anyhow::{Result, bail, ensure};
 use base::units::Bytes;
@@ -153,7 +153,7 @@ pub struct Answer {
     pub managed: u64,
     /// What NCCL would take of a card beside all that; in no figure.
     pub nccl: Option<NcclBuffers>,
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
 }
 
 /// The predicted time of a step.
@@ -227,9 +227,9 @@ impl Answer {
         // What was seen to run out is not enough.
         if self.verdict == RehearsalVerdict::DoesNotFit && least <= self.gpu.memory {
             let enough = Bytes(least.unsigned_abs());
-            self.notes.push(format!(
-                "memory ran out here, and where there is more of it {enough} do: it asks for more where it sees less"
-            ));
+            let text =
+                format!("memory ran out here, and where there is more of it {enough} do: it asks for more where it sees less");
+            self.notes.push(Note::new(NoteKind::Unknown, text));
             return;
         }
         self.needs_at_least = Some(least);
@@ -370,14 +370,15 @@ impl Answer {
             if !self.verdict.fits() && self.went_on_after().is_some() {
                 let note =
                     "'needs at least' is of what the script asked for first: where nothing runs out it does not go on with less";
-                self.notes.push(note.to_string());
+                self.notes.push(Note::new(NoteKind::Assumed, note));
             }
         }
-        self.notes
-            .extend(found.needs_missing.iter().map(|why| format!("the least memory that would do could not be found: {why}")));
+        let least_missing =
+            found.needs_missing.iter().map(|why| format!("the least memory that would do could not be found: {why}"));
+        let missing = least_missing.chain(found.other_values_missing.clone());
+        self.notes.extend(missing.map(|text| Note::new(NoteKind::Unknown, text)));
         self.advise(found.fitting.as_ref());
         self.other_values = found.other_values.clone();
-        self.notes.extend(found.other_values_missing.clone());
     }
 }
 
@@ -434,12 +435,12 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     let on_device = cards.first().map_or(figure(|p| p.peak_reserved) + context, |card| card.peak);
     let mut said = HashSet::new();
     let of_processes = run.traces.iter().flat_map(|trace| &trace.notes).filter(|note| said.insert(*note));
-    let mut notes: Vec<String> = of_processes.cloned().collect();
-    notes.extend(ends::beside(&run.traces, verdict == RehearsalVerdict::ScriptFailed, one_failed.as_ref()));
+    let mut notes: Vec<Note> = of_processes.cloned().collect();
+    let mut ends = ends::beside(&run.traces, verdict == RehearsalVerdict::ScriptFailed, one_failed.as_ref());
     if run.timed_out && enough {
-        notes.push("it had not ended by itself when the time of --timeout was over; its steps had been seen".to_string());
+        ends.push("it had not ended by itself when the time of --timeout was over; its steps had been seen".to_string());
     }
-    notes.extend(left_early.map(|(rank, steps)| {
+    ends.extend(left_early.map(|(rank, steps)| {
         format!(
             "rank {rank} left after step {steps}, without an error: on real GPUs the others would wait for it until their time-out"
         )
@@ -447,14 +448,14 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     let is_named = left_early.is_some() || one_failed.is_some() || processes.iter().any(|process| process.exception.is_some());
     if failed && !run.timed_out && !run.interrupted && !is_named {
         let rank = missing.map_or(String::new(), |rank| format!("rank {rank} ended before its steps were done; "));
-        notes.push(format!("{rank}the command did not end well: {}", run.end()));
+        ends.push(format!("{rank}the command did not end well: {}", run.end()));
     }
+    notes.extend(ends.into_iter().map(|text| Note::new(NoteKind::Ended, text)));
     let streams = run.traces.iter().filter_map(HeldByStreams::of).max_by_key(|held| held.bytes);
-    notes.extend(streams.map(|held| held.note(run.lag)));
+    notes.extend(streams.map(|held| Note::new(NoteKind::Assumed, held.note(run.lag))));
     if run.occupancy.is_crowded {
-        notes.push(
-            "more than 1024 processes used the GPU at one time: what later ones had is not in what was free for others".to_string(),
-        );
+        let text = "more than 1024 processes used the GPU at one time: what later ones had is not in what was free for others";
+        notes.push(Note::new(NoteKind::Assumed, text));
     }
     let (time, time_missing) = predicted(run, worst.map_or(0, |answer| answer.steps));
     let mut answer = Answer {

@@ -130,16 +130,61 @@ pub struct SkippedCode {
 pub struct Retainer {
     #[serde(rename = "keeps")]
     pub name: String,
-    /// How: a list of tensors, a sum with the graphs of what was added; empty where a block is all that is known.
-    pub what: String,
+    /// The type of a container, `sum` of what was added, or `create_graph` of gradients with graphs of their own; empty where a block is all that is known.
+    pub holder: String,
+    /// How many tensors it holds at least, of a sum the passes.
+    pub count: u32,
+    /// Whether it holds what backward passes would need, of which its own tensors are the least.
+    pub with_graphs: bool,
     pub file: String,
     pub function: String,
 }
 
 impl Retainer {
-    /// Whether it holds what backward passes would need, of which its own tensors are the least.
-    pub fn has_graphs(&self) -> bool {
-        self.what.contains(" graphs")
+    /// The script's name of a block.
+    fn variable(name: &str, file: String, function: &str) -> Self {
+        Retainer {
+            name: on_one_line(name),
+            holder: String::new(),
+            count: 0,
+            with_graphs: false,
+            file,
+            function: on_one_line(function),
+        }
+    }
+
+    pub fn is_sum(&self) -> bool {
+        self.holder == "sum"
+    }
+}
+
+/// What a note is about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize, Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NoteKind {
+    /// What was otherwise here than in a real run: left out, replaced, or taken for granted.
+    #[default]
+    Assumed,
+    /// How the command, a process or a server ended.
+    Ended,
+    /// The largest batch that the data set has was given to a step.
+    Longest,
+    /// What could not be found out.
+    Unknown,
+}
+
+/// What a reader must know of the figures.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize, Serialize, schemars::JsonSchema)]
+pub struct Note {
+    #[serde(rename = "about", default)]
+    pub kind: NoteKind,
+    #[serde(rename = "note")]
+    pub text: String,
+}
+
+impl Note {
+    pub fn new(kind: NoteKind, text: impl Into<String>) -> Self {
+        Note { kind, text: text.into() }
     }
 }
 
@@ -260,7 +305,7 @@ pub struct Trace {
     pub operators: HashMap<u32, String>,
     /// Of operators whose library takes memory that nobody knows, the library.
     pub uncounted: HashMap<u32, String>,
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
     /// Why the trace is incomplete, where it is.
     pub lost: Option<std::io::Error>,
     pub exception: Option<Exception>,
@@ -325,7 +370,7 @@ enum TraceLine {
     Tensor { tensor: u32, name: String },
     Variable { variable: u32, name: String, file: String, function: String },
     Operator { operator: u32, name: String, uncounted: Option<String> },
-    Note { note: String },
+    Note(Note),
     Exception(Exception),
     Refused { refused: String },
     NoCode { no_code: String },
@@ -380,11 +425,13 @@ impl Trace {
         );
         if odd > 0 {
             let missing = "names of lines or modules may be missing";
-            trace.notes.push(format!("{odd} of the process's own remarks could not be read: {missing}"));
+            let text = format!("{odd} of the process's own remarks could not be read: {missing}");
+            trace.notes.push(Note::new(NoteKind::Unknown, text));
         }
         for (what, times, why) in &trace.left_out {
             let times = if *times > 1 { format!("{times} times or more") } else { "once".to_string() };
-            trace.notes.push(format!("left out: {what}, {times}, because it failed here: {}", on_one_line(why)));
+            let text = format!("left out: {what}, {times}, because it failed here: {}", on_one_line(why));
+            trace.notes.push(Note::new(NoteKind::Unknown, text));
         }
         let lost = fs::read_to_string(folder.join("lost")).unwrap_or_default();
         let error = lost.split_whitespace().next().and_then(|number| number.parse().ok()).filter(|number| *number != 0);
@@ -438,15 +485,14 @@ impl Trace {
             TraceLine::Module { module, name } => drop(self.modules.insert(module, on_one_line(&name))),
             TraceLine::Tensor { tensor, name } => drop(self.tensors.insert(tensor, on_one_line(&name))),
             TraceLine::Variable { variable, name, file, function } => {
-                let known = Retainer { name: on_one_line(&name), what: String::new(), file, function: on_one_line(&function) };
-                self.variables.insert(variable, known);
+                self.variables.insert(variable, Retainer::variable(&name, file, &function));
             }
             TraceLine::Operator { operator, name, uncounted } => {
                 self.uncounted.extend(uncounted.map(|library| (operator, library)));
                 self.operators.insert(operator, on_one_line(&name));
             }
-            TraceLine::Note { note } => {
-                let note = on_one_line(&note);
+            TraceLine::Note(note) => {
+                let note = Note::new(note.kind, on_one_line(&note.text));
                 if !self.notes.contains(&note) {
                     self.notes.push(note);
                 }

@@ -3,7 +3,7 @@
 use super::{replay, sized};
 use crate::answer::reply::others_said;
 use crate::answer::{Answer, CardAnswer, FittingRun, ProcessAnswer, RehearsalVerdict, answer, answers, needs_of_engine};
-use crate::capture::process::Trace;
+use crate::capture::process::{Note, NoteKind, Trace};
 use crate::capture::session::{Capture, Needs, SizedByFree};
 use crate::run::executor::{Output, Rehearsal};
 use crate::run::session::Session;
@@ -60,7 +60,7 @@ impl Rehearsal {
             self.find_unknown(answer, capture);
         }
         answer.other_values = capture.found.other_values.clone();
-        answer.notes.extend(capture.found.other_values_missing.clone());
+        answer.notes.extend(capture.found.other_values_missing.iter().map(|why| Note::new(NoteKind::Unknown, why)));
         others_said(answer.other_values.as_ref()).or_else(|| capture.found.other_values_missing.clone())
     }
 

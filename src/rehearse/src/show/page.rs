@@ -98,7 +98,7 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         time => Serde(answer.time.as_ref().filter(|_| n == 0).map(time_of)),
         steps_left_out => (0..=last).filter(|step| !is_listed(*step)).count(),
         findings => Serde(&process.findings),
-        notes => Serde(&answer.notes),
+        notes => Serde(answer.notes.iter().map(|note| &note.text).collect::<Vec<_>>()),
         others => Serde(&others),
         name => &names[n],
         left_out,

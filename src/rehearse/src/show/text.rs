@@ -364,5 +364,5 @@ fn notes(text: &mut String, answer: &Answer) -> std::fmt::Result {
     if !answer.notes.is_empty() {
         writeln!(text)?;
     }
-    answer.notes.iter().try_for_each(|note| writeln!(text, "  Note: {note}"))
+    answer.notes.iter().try_for_each(|note| writeln!(text, "  Note: {}", note.text))
 }

@@ -17,6 +17,8 @@ pub struct ExplicitAttention {
     pub bytes: i64,
     /// The line of the softmax of which most is there.
     pub line: Frame,
+    /// Whether it is a call of PyTorch's own function, of which a kernel was taken that keeps scores.
+    pub is_fused_call: bool,
 }
 
 /// So many allocations lie between the product and its softmax at most (scale, mask, another type), and after it the dropout's.
@@ -64,7 +66,15 @@ pub fn explicit_attention(facts: &Facts) -> Option<ExplicitAttention> {
     });
     let (first, line) = most.or(ran_out)?;
     let bytes = if counted.is_empty() { first } else { counted.into_iter().map(|at| made[at].2).sum() };
-    (bytes * 10 >= peak).then_some(ExplicitAttention { bytes, line })
+    (bytes * 10 >= peak).then(|| {
+        let is_fused_call = reason(facts, &line).is_some();
+        ExplicitAttention { bytes, line, is_fused_call }
+    })
+}
+
+/// Why a call of PyTorch's own function in this line took the kernel that keeps scores.
+fn reason<'a>(facts: &Facts<'a>, line: &Frame) -> Option<&'a Vec<String>> {
+    facts.trace.unfused.iter().find(|(_, stack)| facts.trace.line(*stack) == Some(line)).map(|(why, _)| why)
 }
 
 pub fn find(facts: &Facts, attention: Option<&ExplicitAttention>, peak: i64) -> Option<Finding> {
@@ -74,7 +84,7 @@ pub fn find(facts: &Facts, attention: Option<&ExplicitAttention>, peak: i64) -> 
         Some(_) => format!("its scores take {}, and memory runs out in them", bytes(attention.bytes)),
     };
     let at = place_of(&attention.line);
-    let why = facts.trace.unfused.iter().find(|(_, stack)| facts.trace.line(*stack) == Some(&attention.line)).map(|(why, _)| why);
+    let why = reason(facts, &attention.line);
     let title = match why {
         Some(_) => format!("scaled_dot_product_attention at {at} takes the kernel that keeps scores: {scores}."),
         None => format!("Attention is written out: {scores}, with a softmax at {at}."),
@@ -91,7 +101,7 @@ pub fn add_source(attention: &ExplicitAttention, contents: &[BlockGroup], findin
     let is_it = |finding: &&mut Finding| finding.kind == FindingKind::ExplicitAttention;
     if let (true, Some(finding)) =
         (written.is_some_and(|source| source.contains("scaled_dot_product_attention")), findings.iter_mut().find(is_it))
-        && finding.title.starts_with("Attention is written out")
+        && !attention.is_fused_call
     {
         finding.rows = vec![
             "PyTorch's scaled_dot_product_attention took the kernel that keeps them; others do not, which want bf16 or fp16 \

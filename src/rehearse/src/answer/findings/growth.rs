@@ -182,10 +182,10 @@ fn kept_by(trace: &Trace, blocks: &[(&MemoryBlock, String)], lines: &[LiveBytes]
     let variables: Vec<&Retainer> = lines.iter().filter(|line| line.bytes * 20 >= all).filter_map(holds).collect();
     let is_of_lines = |keeper: &&Retainer| variables.iter().any(|variable| variable.name == keeper.name);
     let mut keepers: Vec<Retainer> =
-        trace.keepers.iter().filter(|keeper| keeper.has_graphs() || is_of_lines(keeper)).cloned().collect();
+        trace.keepers.iter().filter(|keeper| keeper.with_graphs || is_of_lines(keeper)).cloned().collect();
     for variable in variables {
         if keepers.iter().all(|keeper| keeper.name != variable.name) {
-            keepers.push(Retainer { what: "which grows".to_string(), ..variable.clone() });
+            keepers.push(variable.clone());
         }
     }
     keepers

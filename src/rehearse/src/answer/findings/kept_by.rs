@@ -10,8 +10,17 @@ pub fn find(growth: Option<&Growth>) -> Option<Finding> {
     Finding::new(FindingKind::KeptBy, "Kept by:", growth.iter().flat_map(|growth| growth.kept_by.iter().map(keeper_of)))
 }
 
-/// `losses, a list of 3 tensors (train.py, main)`
+/// `losses, a list of 3 tensors or more (train.py, main)`
 fn keeper_of(keeper: &Retainer) -> String {
-    let [name, what, function] = [&keeper.name, &keeper.what, &keeper.function].map(|text| on_one_line(text));
+    let [name, holder, function] = [&keeper.name, &keeper.holder, &keeper.function].map(|text| on_one_line(text));
+    let what = match (&*holder, keeper.with_graphs) {
+        ("", _) => "which grows".to_string(),
+        ("create_graph", _) => {
+            "which leaves gradients with their graphs: use torch.autograd.grad, or set .grad to None after use".to_string()
+        }
+        ("sum", _) => format!("a sum with the graphs of {} passes or more", keeper.count),
+        (_, true) => format!("a {holder} of {} tensors or more with their graphs", keeper.count),
+        (_, false) => format!("a {holder} of {} tensors or more", keeper.count),
+    };
     format!("{name}, {what} ({}, {function})", short(&keeper.file))
 }

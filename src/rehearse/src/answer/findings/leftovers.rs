@@ -25,7 +25,7 @@ fn leftover(left: &Leftover, growth: Option<&Growth>) -> String {
     let Some(variable) = &left.variable else { return if left.is_copy { format!("{made}: {on_host}") } else { made } };
     let mut keepers = growth.iter().flat_map(|growth| &growth.kept_by);
     let (name, keeper) = (on_one_line(variable), keepers.find(|keeper| keeper.name == *variable));
-    let remedy = match keeper.map(|keeper| (keeper.has_graphs(), keeper.what.starts_with("a sum"))) {
+    let remedy = match keeper.map(|keeper| (keeper.with_graphs, keeper.is_sum())) {
         Some((true, true)) if left.is_number => {
             "add loss.item() to it, or loss.detach(), in place of the loss with its graph".to_string()
         }
