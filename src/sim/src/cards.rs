@@ -500,16 +500,6 @@ mod tests {
     }
 
     #[test]
-    fn a_size_alone_is_a_card_of_capability_9() {
-        let card: Card = "24GiB".parse().unwrap();
-        assert_eq!((card.name, card.memory, card.capability, card.multiprocessors), (None, 24 << 30, (9, 0), 132));
-        assert_eq!(card.speed, None);
-        assert_eq!(card.to_string(), "24GiB");
-        assert_eq!(Card::from(24 << 30), card);
-        assert_eq!("RTX-4090".parse::<Card>().unwrap().to_string(), "rtx-4090");
-    }
-
-    #[test]
     fn an_error_for_an_unknown_card_names_those_there_are() {
         for text in ["rtx-9999", "", "lots", "-1", "4444", "24 parsecs"] {
             let error = text.parse::<Card>().unwrap_err();
