@@ -249,14 +249,11 @@ pub fn gpus_of_machine(text: &str) -> Option<u32> {
             (_, "4xlarge") if is_of_eight => 1,
             ("p6e-gb200", _) => 4,
             _ if is_of_eight => 8,
-            ("p3", "8xlarge") => 4,
+            ("p3", "8xlarge") | ("g4dn", "12xlarge") | ("g5" | "g6" | "g6e", "12xlarge") => 4,
             ("p3", "16xlarge") | ("p3dn", _) | ("g4dn", "metal") => 8,
-            ("g4dn", "12xlarge") => 4,
-            ("g5" | "g6" | "g6e", "12xlarge" | "24xlarge") => 4,
-            ("g5" | "g6" | "g6e", "48xlarge") => 8,
             ("g7e", "12xlarge") => 2,
-            ("g7e", "24xlarge") => 4,
-            ("g7e", "48xlarge") => 8,
+            ("g5" | "g6" | "g6e" | "g7e", "24xlarge") => 4,
+            ("g5" | "g6" | "g6e" | "g7e", "48xlarge") => 8,
             _ => 1,
         });
     }
