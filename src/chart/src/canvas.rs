@@ -356,23 +356,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dashes_cover_the_pattern_and_run_around_corners() {
-        let pieces = dashes(&[(0, 0), (10, 0), (10, 10)], &[6, 2]);
-        assert_eq!(pieces, [((0, 0), (6, 0)), ((8, 0), (10, 0)), ((10, 0), (10, 4)), ((10, 6), (10, 10))]);
-    }
-
-    #[test]
-    fn hatches_stay_inside_their_bar() {
-        for hatch in HATCHES {
-            for ((x1, y1), (x2, y2)) in stripes((10, 20), (53, 36), hatch) {
-                for (x, y) in [(x1, y1), (x2, y2)] {
-                    assert!((10..=53).contains(&x) && (20..=36).contains(&y), "{hatch:?}: {x} {y}");
-                }
-            }
-        }
-    }
-
-    #[test]
     fn looks_differ() {
         for n in 0..30 {
             for m in 0..n {
@@ -380,20 +363,5 @@ mod tests {
                 assert!(a.color != b.color || a.dash != b.dash || a.mark != b.mark, "{n} and {m}");
             }
         }
-    }
-
-    #[test]
-    fn text_is_cut_to_its_width() {
-        assert_eq!(shortened("fits", 10, 24), "fits");
-        let cut = shortened("does not fit at all", 10, 60);
-        assert!(cut == "does n…all" && text_width(&cut, 10) <= 60, "{cut}");
-        assert_eq!(shortened("does not fit", 10, -5), "…");
-    }
-
-    #[test]
-    fn text_is_wrapped_to_its_width() {
-        let lines = wrapped("one two three four five six seven", 13, 110);
-        assert!(lines.len() > 1 && lines.iter().all(|line| text_width(line, 13) <= 110), "{lines:?}");
-        assert_eq!(wrapped("at most 256 MiB", 13, 90), ["at most", "256 MiB"]);
     }
 }

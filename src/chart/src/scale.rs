@@ -90,34 +90,3 @@ fn decimal_ticks(low: f64, high: f64) -> Vec<f64> {
     let rows = dense.into_iter().chain([1, 2, 3, 6, 9].into_iter().map(|stride| decades(&[1.0], stride)));
     choose(rows, low, high, 1.0)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn labels(low: f64, high: f64, unit: &str) -> Vec<String> {
-        Scale { low, high, is_linear: false, from: 0, to: 100 }.ticks(unit).into_iter().map(|(_, label)| label).collect()
-    }
-
-    #[test]
-    fn ticks_are_round_in_the_unit_of_people() {
-        let mib = f64::from(1 << 20);
-        assert_eq!(labels(30.0 * mib, 600.0 * mib, "B"), ["32 MiB", "64 MiB", "128 MiB", "256 MiB", "512 MiB"]);
-        assert_eq!(labels(300.0 * mib, 350.0 * mib, "B"), ["300 MiB", "310 MiB", "320 MiB", "330 MiB", "340 MiB", "350 MiB"]);
-        assert_eq!(labels(0.009, 0.11, "s"), ["10 ms", "20 ms", "50 ms", "100 ms"]);
-        assert_eq!(labels(0.4, 2.5, "x"), ["0.5x", "1x", "2x"]);
-        assert_eq!(labels(1e-9, 1.0, "1"), ["1e-8", "1e-6", "1e-4", "0.01", "1"]);
-    }
-
-    #[test]
-    fn a_scale_spans_its_values() {
-        let scale = Scale::over([2.0, 32.0].into_iter(), 2.0, 0, 400);
-        assert!(scale.at(2.0) > 0 && scale.at(32.0) < 400 && scale.at(8.0) == 200);
-        let single = Scale::over([5.0].into_iter(), 2.0, 0, 400);
-        assert_eq!(single.at(5.0), 200);
-        let shares = Scale::linear(0.0, 1.04, 100, 0);
-        assert!(shares.at(0.0) == 100 && shares.at(0.52) == 50);
-        assert_eq!(Scale::over(std::iter::empty(), 2.0, 0, 400).at(1.0), 200);
-        assert_eq!(Scale::linear(-81.0, 12.0, 0, 400).linear_ticks(5), [-80.0, -60.0, -40.0, -20.0, 0.0]);
-    }
-}

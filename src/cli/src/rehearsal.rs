@@ -316,9 +316,10 @@ pub fn status(verdict: RehearsalVerdict) -> u8 {
 /// Writes to a file, or with `-` to the standard output.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value).context("writing the answer")? + "\n";
-    match path.as_os_str() == "-" {
-        true => print!("{text}"),
-        false => files::save(path, |out| Ok(out.write_all(text.as_bytes())?))?,
+    if path.as_os_str() == "-" {
+        print!("{text}")
+    } else {
+        files::save(path, |out| Ok(out.write_all(text.as_bytes())?))?
     }
     Ok(())
 }

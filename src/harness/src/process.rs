@@ -17,25 +17,3 @@ pub(crate) fn field(path: &Path, name: &str) -> Result<u64> {
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     Ok(value.with_context(|| format!("{} has no line '{name}'", path.display()))? * 1024)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MIB: u64 = 1 << 20;
-
-    #[test]
-    fn what_is_touched_is_resident() {
-        // Other tests of this process take and give back gigabytes meanwhile, but not at every attempt.
-        let is_seen = |_| {
-            let before = resident().unwrap();
-            let mut block = vec![0u8; 512 << 20];
-            block.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
-            let with = resident().unwrap();
-            drop(std::hint::black_box(block));
-            let after = resident().unwrap();
-            with >= before + 256 * MIB && after + 256 * MIB < with
-        };
-        assert!((0..10).any(is_seen));
-    }
-}

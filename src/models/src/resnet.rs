@@ -106,10 +106,7 @@ impl Block for Residual {
             branch = convolution.forward(&branch, train);
         }
         // The branch's output is nobody else's, so the sum and the activation may overwrite it, as torchvision's do.
-        branch += match &self.downsample {
-            Some(downsample) => downsample.forward(x, train),
-            None => x.shallow_clone(),
-        };
+        branch += self.downsample.as_ref().map_or_else(|| x.shallow_clone(), |downsample| downsample.forward(x, train));
         branch.relu_()
     }
 }

@@ -190,10 +190,7 @@ pub fn compile(torch: &Libtorch, libraries: &[Library], shim: Option<&str>) {
     for library in libraries {
         let objects = units.iter().filter(|unit| library.from.iter().any(|part| unit.source.starts_with(part)));
         let objects: Vec<&Path> = objects.map(|unit| unit.object.as_path()).filter(|object| object.exists()).collect();
-        let made = match objects.is_empty() {
-            true => Vec::new(),
-            false => link(library, &objects, &compiler, &torch.folder, &cache),
-        };
+        let made = if objects.is_empty() { Vec::new() } else { link(library, &objects, &compiler, &torch.folder, &cache) };
         let file = out.join(format!("{}.so", library.name));
         if fs::read(&file).ok().as_ref() != Some(&made) {
             fs::write(&file, made).expect("OUT_DIR can be written");

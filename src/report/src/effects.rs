@@ -97,25 +97,3 @@ pub fn rests_on<'a>(cells: impl Iterator<Item = &'a PlainCell>) -> String {
         None => cells.first().map_or_else(|| "nothing".to_string(), |cell| cell.to_string().replace('=', " ")),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_few_levels_are_named_and_many_counted() {
-        let cells = |count: usize| (0..count).map(|n| PlainCell::parse(&format!("case=a{n} k=1")).unwrap()).collect::<Vec<_>>();
-        assert_eq!(rests_on(cells(2).iter()), "a0, a1");
-        assert_eq!(rests_on(cells(21).iter()), "21 levels of case");
-    }
-
-    #[test]
-    fn ratios_are_told_as_changes() {
-        assert_eq!(change(0.25, 0.44), "−56 % to −75 %");
-        assert_eq!(change(0.998, 1.08), "0 % to +8 %");
-        assert_eq!(change(1.0, 1.0), "0 %");
-        assert_eq!(change(0.9, 3.24), "−10 % to 3.24x");
-        use base::units::percent;
-        assert_eq!((percent(0.0028), percent(1e-6), percent(0.0)), ("−99.7 %".into(), "−99.9 %".into(), "−100 %".into()));
-    }
-}

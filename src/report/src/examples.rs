@@ -224,26 +224,3 @@ fn trusted(
     ];
     Some(table.join("\n"))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_picture_of_a_terminal_has_its_text_and_a_table_is_cut_out_of_its_answer() {
-        let text = "DOES NOT FIT x: needs 2 & has <1>\n\n  weights  1.00 GiB  ###\n";
-        let lines: Vec<String> =
-            terminal(text).lines().filter_map(|line| Some(line.split_once("preserve\">")?.1.replace("</text>", ""))).collect();
-        let unescaped = |line: &String| line.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
-        assert_eq!(lines.iter().map(unescaped).collect::<Vec<_>>(), text.lines().collect::<Vec<_>>());
-        assert_eq!(table("x\n\n   needs  fits\n  a  1 yes\n  b  2 no\n\nmore").unwrap().lines().count(), 5);
-        assert_eq!(table("nothing"), None);
-    }
-
-    #[test]
-    fn half_and_nine_in_ten_are_of_all() {
-        let sizes: Vec<f64> = (1..=10).map(f64::from).collect();
-        assert_eq!([0.5, 0.9, 1.0].map(|share| within(sizes.clone(), share)), [Some(5.0), Some(9.0), Some(10.0)]);
-        assert_eq!(within(Vec::new(), 0.5), None);
-    }
-}

@@ -111,10 +111,7 @@ fn published_summary(recorded: &[Recorded], machine: &Recorded) -> String {
     let mut counts: BTreeMap<Verdict, usize> = BTreeMap::new();
     let mut not_comparable = 0;
     for found in recorded.iter().filter(|r| r.machine == machine.machine).flat_map(|r| &r.reproductions) {
-        match found.carries {
-            true => *counts.entry(found.verdict).or_default() += 1,
-            false => not_comparable += 1,
-        }
+        if found.carries { *counts.entry(found.verdict).or_default() += 1 } else { not_comparable += 1 }
     }
     let total = counts.values().sum::<usize>() + not_comparable;
     let mut said: Vec<String> =

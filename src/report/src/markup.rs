@@ -135,44 +135,7 @@ pub fn attribute(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pulldown_cmark::{Event, Options, Parser, Tag};
-
-    #[test]
-    fn nothing_that_is_read_becomes_markup() {
-        let hostile = [
-            "<img src=x onerror=alert(1)>",
-            "</details><script>alert(1)</script>",
-            "[click](javascript:alert(1))",
-            "![x](https://evil.example/x.png)",
-            "<https://evil.example>",
-            "https://evil.example www.evil.example a@b.example",
-            "# heading",
-            "- item\n- item",
-            "1. item",
-            "a | b\n|---|---|\n| c | d |",
-            "`code <b>` and `open",
-            "**bold** __bold__ ~~gone~~ $x$",
-            "&lt;b&gt; \u{202E}reversed",
-            "[x]: javascript:alert(1)",
-            "    indented",
-            "> quote",
-            "---",
-            "``` fence",
-        ];
-        for text in hostile {
-            let page = format!("{}\n\n- {}\n", Markdown::text(text).as_str(), Markdown::text(text).as_str());
-            let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_FOOTNOTES;
-            for event in Parser::new_ext(&page, options) {
-                let allowed = match &event {
-                    Event::Start(tag) => matches!(tag, Tag::Paragraph | Tag::List(None) | Tag::Item),
-                    Event::Text(_) | Event::End(_) | Event::Code(_) | Event::SoftBreak => true,
-                    _ => false,
-                };
-                assert!(allowed, "{text:?} became {event:?} in {page:?}");
-            }
-            assert!(!page.contains("://") && !page.contains("www.") && !page.contains('\u{202E}'), "{page}");
-        }
-    }
+    use pulldown_cmark::{Event, Parser};
 
     #[test]
     fn text_reads_as_it_was() {

@@ -231,21 +231,3 @@ fn invocation(argv: &[String]) -> String {
     let arguments = (0..arguments.len()).filter(|at| !is_folder(*at)).map(|at| arguments[at].clone());
     std::iter::once(program).chain(arguments).collect::<Vec<_>>().join(" ")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_that_say_the_same_are_one() {
-        let row = |cells: [&str; 3]| cells.map(str::to_string).to_vec();
-        let rows = vec![row(["a", "1", "−5 %"]), row(["b", "1", "−5 %"]), row(["a", "2", "−7 %"])];
-        assert_eq!(alike_joined(rows, 2), [row(["a, b", "1", "−5 %"]), row(["a", "2", "−7 %"])]);
-    }
-
-    #[test]
-    fn commands_lose_their_folder() {
-        assert_eq!(invocation(&["/a b/amp".to_string(), "--fresh".to_string()]), "amp --fresh");
-        assert_eq!(invocation(&[]), "");
-    }
-}

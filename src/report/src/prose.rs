@@ -303,17 +303,3 @@ fn not_measured(evidence: &[Evidence]) -> String {
     };
     format!("Not measured here: {why}.")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_place_is_a_sentence_of_its_own_or_a_count() {
-        let found =
-            |paths: &[&str], held, of| WhereItHolds { paths: paths.iter().map(|path| path.to_string()).collect(), held, of };
-        assert_eq!(holds(&found(&["a=1|2", "b=2 c=3"], 3, 9)), "where a = 1 or 2, and where b = 2 and c = 3");
-        assert_eq!(holds(&found(&["a=1 b=2 c=3"], 1, 9)), "in 1 of 9 configurations (see the evidence below)");
-        assert_eq!(holds(&found(&[], 2, 9)), "in 2 of 9 configurations (see the evidence below)");
-    }
-}

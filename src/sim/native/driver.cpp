@@ -145,14 +145,10 @@ int cuMemGetInfo_v2(size_t* free_bytes, size_t* total) { return runtime<int(size
     static const Function function = entry(#name);                                        \
     return function ? function(a, b, c, d, e) : kNotFound;                                \
   }
-PAGES(cuMemAddressFree)
-PAGES(cuMemAddressReserve)
-PAGES(cuMemGetAllocationGranularity)
-PAGES(cuMemMap)
-PAGES(cuMemRelease)
-PAGES(cuMemSetAccess)
-PAGES(cuMemUnmap)
-#undef PAGES
+// clang-format off
+PAGES(cuMemAddressFree) PAGES(cuMemAddressReserve) PAGES(cuMemGetAllocationGranularity) PAGES(cuMemMap) PAGES(cuMemRelease)
+PAGES(cuMemSetAccess) PAGES(cuMemUnmap)
+// clang-format on
 int cuMemCreate(uint64_t* handle, size_t bytes, const void* wanted, unsigned long long) {
   static auto* const create = runtime<int(uint64_t*, size_t, const void*, const void*)>("vramlab_dry_create");
   return create ? create(handle, bytes, wanted, __builtin_return_address(0)) : kNotFound;
@@ -161,31 +157,14 @@ int cuMemCreate(uint64_t* handle, size_t bytes, const void* wanted, unsigned lon
 // ---- CUPTI, which PyTorch's profiler asks: nothing runs that it could trace. Its own library looks for functions of a driver's that no header names,
 // and from CUDA 13.2 on calls itself without end where there are none. With these PyTorch says that CUDA's activities will be missing.
 
-#define UNTRACED(name) \
-  int name() { return kUnknown; }
-UNTRACED(cuptiActivityDisable)
-UNTRACED(cuptiActivityEnable)
-UNTRACED(cuptiActivityEnableCudaEventDeviceTimestamps)
-UNTRACED(cuptiActivityEnableDriverApi)
-UNTRACED(cuptiActivityEnableRuntimeApi)
-UNTRACED(cuptiActivityFlushAll)
-UNTRACED(cuptiActivityGetNextRecord)
-UNTRACED(cuptiActivityGetNumDroppedRecords)
-UNTRACED(cuptiActivityPopExternalCorrelationId)
-UNTRACED(cuptiActivityPushExternalCorrelationId)
-UNTRACED(cuptiActivityRegisterCallbacks)
-UNTRACED(cuptiActivityRegisterTimestampCallback)
-UNTRACED(cuptiActivitySetAttribute)
-UNTRACED(cuptiEnableCallback)
-UNTRACED(cuptiEnableDomain)
-UNTRACED(cuptiFinalize)
-UNTRACED(cuptiGetCallbackName)
-UNTRACED(cuptiGetVersion)
-UNTRACED(cuptiSubscribe)
-UNTRACED(cuptiUnsubscribe)
-#undef UNTRACED
-int cuptiGetResultString(int, const char** text) {
-  *text = "CUPTI_ERROR_UNKNOWN";
-  return 0;
-}
+// clang-format off
+#define UNTRACED(name) ANSWERS(name, kUnknown)
+UNTRACED(cuptiActivityDisable) UNTRACED(cuptiActivityEnable) UNTRACED(cuptiActivityEnableCudaEventDeviceTimestamps)
+UNTRACED(cuptiActivityEnableDriverApi) UNTRACED(cuptiActivityEnableRuntimeApi) UNTRACED(cuptiActivityFlushAll)
+UNTRACED(cuptiActivityGetNextRecord) UNTRACED(cuptiActivityGetNumDroppedRecords) UNTRACED(cuptiActivityPopExternalCorrelationId)
+UNTRACED(cuptiActivityPushExternalCorrelationId) UNTRACED(cuptiActivityRegisterCallbacks) UNTRACED(cuptiActivityRegisterTimestampCallback)
+UNTRACED(cuptiActivitySetAttribute) UNTRACED(cuptiEnableCallback) UNTRACED(cuptiEnableDomain) UNTRACED(cuptiFinalize)
+UNTRACED(cuptiGetCallbackName) UNTRACED(cuptiGetVersion) UNTRACED(cuptiSubscribe) UNTRACED(cuptiUnsubscribe)
+// clang-format on
+int cuptiGetResultString(int, const char** text) { return is(text, "CUPTI_ERROR_UNKNOWN"); }
 }

@@ -95,14 +95,7 @@ pub fn growth<C>(metric: Metric) -> Rule<C> {
 
 /// Whether the metric's ratio to its baseline grows along a number: Spearman's rank correlation; [`Rule::along`] says which.
 pub fn trend<C>(metric: Metric) -> Rule<C> {
-    rule(&[metric], |Terms { metric, along, of, confirm, refute, .. }| TrendRule {
-        metric,
-        along,
-        of,
-        confirm,
-        refute,
-        saved: false,
-    })
+    trending(metric, false)
 }
 
 /// Of the cells that differ in the compared factor alone, the one with the lowest metric, over the highest of those of [`Rule::over`].
@@ -121,14 +114,11 @@ fn picked<C>(metric: Metric, pick: Pick) -> Rule<C> {
 
 /// Whether what is saved against the baseline, in the metric's own unit, grows along a number; [`Rule::along`] says which.
 pub fn saved_trend<C>(metric: Metric) -> Rule<C> {
-    rule(&[metric], |Terms { metric, along, of, confirm, refute, .. }| TrendRule {
-        metric,
-        along,
-        of,
-        confirm,
-        refute,
-        saved: true,
-    })
+    trending(metric, true)
+}
+
+fn trending<C>(metric: Metric, saved: bool) -> Rule<C> {
+    rule(&[metric], move |Terms { metric, along, of, confirm, refute, .. }| TrendRule { metric, along, of, confirm, refute, saved })
 }
 
 /// What a technique of `--what-if` did to whole programs on this GPU, as `records/gpus` has it, over the program without it.

@@ -332,25 +332,7 @@ mod tests {
 
     levels! { Form "how it is written": Plain "", EveryBlock "each", InPlace as "inplace" "over its input" }
     number! { K "parts" }
-    number! { Rate: f64 as "rate" "learning rate" }
     cell! { Small { model: ModelName, form: Form, k: K } }
-    cell! { Learning { rate: Rate } }
-
-    #[test]
-    fn names_are_spelt_as_results_have_them() {
-        assert_eq!(Form::ALL.iter().map(Level::text).collect::<Vec<_>>(), ["plain", "every-block", "inplace"]);
-        let meant: Vec<String> =
-            FactorText::of::<Form>().levels.iter().map(|level| format!("{}: {}", level.name, level.meaning)).collect();
-        assert_eq!(meant, ["every-block: each", "inplace: over its input"]);
-        assert_eq!(
-            (ModelName::factor(), K::factor(), DeviceMemory::factor()),
-            ("model".into(), "k".into(), "device-memory".into())
-        );
-        assert_eq!(
-            Learning::cross([0.05, 3.2]).iter().map(|c| c.plain().to_string()).collect::<Vec<_>>(),
-            ["rate=0.05", "rate=3.2"]
-        );
-    }
 
     #[test]
     fn the_labs_own_factors_have_the_names_that_the_runner_goes_by() {

@@ -158,22 +158,3 @@ impl Options {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_command_line_is_sound_and_explains_what_it_refuses() {
-        use clap::CommandFactory;
-        Options::command().debug_assert();
-        let error = |args: &[&str]| Options::try_parse_from([&["x"], args].concat()).unwrap_err().to_string();
-        assert!(error(&["--device", "gpu"]).contains("there are cpu, cuda, cuda:N, dry, dry:MEMORY and dry:CARD"));
-        assert!(error(&["--profile", "huge"]).contains("smoke, quick, full"));
-        assert!(error(&["--filter", "("]).contains("unclosed group"));
-        assert!(error(&["--shard", "5/4"]).contains("like 2/4"));
-        assert!(error(&["--rounds", "0"]).contains("0"));
-        assert!(error(&["--budget", "-3"]).contains("no number of seconds") || error(&["--budget", "-3"]).contains("unexpected"));
-        assert!(error(&["--device-memory", "lots"]).contains("24GiB"));
-    }
-}

@@ -189,17 +189,6 @@ mod tests {
     }
 
     #[test]
-    fn shards_are_whole_comparisons_and_cover_all() {
-        let mut all: Vec<String> =
-            ["1/2", "2/2"].iter().flat_map(|s| texts(&plan(&protocol(), &["--shard", s]).unwrap().cells)).collect();
-        all.sort();
-        let mut expected = texts(&plan(&protocol(), &[]).unwrap().cells);
-        expected.sort();
-        assert_eq!(all, expected);
-        assert!(plan(&protocol(), &["--shard", "4/4"]).is_err());
-    }
-
-    #[test]
     fn levels_of_a_comparison_stay_side_by_side_in_changing_order() {
         let protocol = protocol();
         let groups = plan(&protocol, &[]).unwrap().timed_groups();

@@ -101,9 +101,7 @@ impl RunSummary {
 
     /// What a run left; none where it came to no end.
     pub fn read(file: &Path) -> Result<Option<RunSummary>> {
-        match std::fs::read(file) {
-            Ok(text) => serde_json::from_slice(&text).with_context(|| format!("reading {}", file.display())),
-            Err(_) => Ok(None),
-        }
+        let Ok(text) = std::fs::read(file) else { return Ok(None) };
+        serde_json::from_slice(&text).with_context(|| format!("reading {}", file.display()))
     }
 }

@@ -494,23 +494,6 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_named_by_their_labels() {
-        let level = |name: &str, label: &str| PlainLevel { name: name.into(), meaning: String::new(), label: label.into() };
-        let levels = vec![level("amp", "autocast"), level("none", "")];
-        let factor = Factor { name: "with".into(), meaning: String::new(), levels };
-        let protocol = PlainProtocol { factors: vec![factor], ..protocol() };
-        let said = [("with", "amp"), ("k", "4"), ("with", "none"), ("workers", "2x")];
-        assert_eq!(said.map(|(factor, level)| protocol.doing(factor, level)), ["autocast", "k = 4", "none", "2x"]);
-    }
-
-    #[test]
-    fn selections() {
-        let cell = PlainCell::parse("model=gpt k=4").unwrap();
-        assert!(selects("", &cell) && selects("k=2|4 model=gpt", &cell));
-        assert!(!selects("k=2", &cell) && !selects("depth=8", &cell) && !selects("k", &cell));
-    }
-
-    #[test]
     fn a_name_that_two_things_have_is_a_mistake() {
         assert_eq!(protocol().mistakes(), Vec::<String>::new());
         let twice = |of: &str| format!("two {of}");

@@ -122,28 +122,3 @@ fn sweep_aside(dir: &Path) {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::protocol::{Pass, PlainCell};
-    use crate::results::Status;
-    use std::slice;
-
-    /// A disk that takes only so many bytes: what was complete is kept, and the error says what to do.
-    #[test]
-    fn a_failed_write_keeps_what_was_there() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, lock) = (dir.path().join(SAMPLES), File::open(dir.path()).unwrap());
-        replace_file(&path, &write(&[], true).unwrap()).unwrap();
-        let file = OpenOptions::new().append(true).open(&path).unwrap();
-        let length = file.metadata().unwrap().len();
-        let mut journal = Journal { path: path.clone(), file, length, _lock: lock };
-        let first = PassRecord::not_run(&PlainCell::parse("k=1").unwrap(), Pass::Time, 1, Status::Ok, "");
-        journal.append(slice::from_ref(&first)).unwrap();
-        journal.file = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let error = format!("{:#}", journal.append(slice::from_ref(&first)).unwrap_err());
-        assert!(error.contains("No space left") && error.contains("make room"), "{error}");
-        assert_eq!(parse(&std::fs::read(&path).unwrap(), &path).unwrap().0, [first]);
-    }
-}

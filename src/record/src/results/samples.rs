@@ -80,13 +80,11 @@ impl Samples {
 
     /// A cell over its baseline: exact for counted bytes, an interval at error rate `alpha` for times.
     pub fn ratio(&self, cell: &PlainCell, baseline: &PlainCell, metric: &Metric, alpha: f64) -> Option<Interval> {
-        match metric.pass {
-            Pass::Time => ratio_interval(&self.log_ratios(cell, baseline, metric.name), alpha),
-            _ => {
-                let (a, b) = (self.value(cell, metric.name)?, self.value(baseline, metric.name)?);
-                (b != 0.0).then(|| Interval::exact(a / b))
-            }
+        if metric.pass == Pass::Time {
+            return ratio_interval(&self.log_ratios(cell, baseline, metric.name), alpha);
         }
+        let (a, b) = (self.value(cell, metric.name)?, self.value(baseline, metric.name)?);
+        (b != 0.0).then(|| Interval::exact(a / b))
     }
 
     /// Whether a timed metric is a ratio, whose rounds are averaged as ratios are.

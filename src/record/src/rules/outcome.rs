@@ -238,16 +238,3 @@ pub(super) fn nearest_edge(confirm: Bound, refute: Bound, estimate: f64, scale: 
     let distance = |edge: &f64| (edge - scale(estimate)).abs();
     edges.map(&scale).min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(0.0)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_interval_around_a_range_is_not_outside_it() {
-        let wide = Interval { estimate: 1.0, low: 0.5, high: 1.5 };
-        assert_eq!(classify(wide, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Straddles);
-        let beside = Interval { estimate: 1.3, low: 1.2, high: 1.5 };
-        assert_eq!(classify(beside, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Refutes);
-    }
-}

@@ -96,18 +96,3 @@ impl RuleKind for RecordedRule {
         format!("{} of a program with {} relative to itself without it (records/gpus)", self.subject(metrics), self.technique)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_is_put_against_itself() {
-        let all = recorded_programs();
-        let of =
-            |program: &str, technique: &str| all.iter().find(|row| row.program.ends_with(program) && row.technique == technique);
-        let network = of("convnet-fp32", "autocast-bf16").unwrap();
-        assert!((0.91..0.93).contains(&network.time.1) && (0.72..0.74).contains(&network.time.0), "{network:?}");
-        assert_eq!((all.len(), all.iter().all(|row| row.memory.1 > 0.0)), (12, true));
-    }
-}

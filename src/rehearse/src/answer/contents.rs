@@ -91,8 +91,5 @@ fn freed_at(trace: &Trace, event: usize) -> String {
     let phase = trace.events[event].phase.name();
     let last = trace.events[..event].iter().rev().find(|event| event.kind == Kind::Alloc);
     let frame = last.and_then(|event| trace.line(if event.origin != 0 { event.origin } else { event.stack }));
-    match frame {
-        Some(frame) => format!("{phase}, {}", frame.place()),
-        None => phase.to_string(),
-    }
+    frame.map_or_else(|| phase.to_string(), |frame| format!("{phase}, {}", frame.place()))
 }

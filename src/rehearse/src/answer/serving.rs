@@ -15,7 +15,7 @@ use sim::cards::Card;
 use sim::trace::{Kind, Phase};
 
 /// What a server has of a card.
-#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Serves {
     /// With its version; none of a server whose objects nobody knows.
     pub engine: Option<String>,
@@ -162,22 +162,13 @@ impl Serves {
         ];
         Serves {
             engine: Some(engine.name.clone()),
-            starts: false,
             dies: Some(format!(
                 "before it has a KV cache: one request of {length} tokens takes {}, and {free} is left for it",
                 bytes(engine.least_kv_cache)
             )),
             would_start: flags.into_iter().flatten().collect(),
-            kv_cache: 0,
-            tokens: None,
-            blocks: None,
-            concurrency: None,
             length: Some(engine.length),
-            lines: Vec::new(),
-            fills: Vec::new(),
-            token_times: Vec::new(),
-            context: None,
-            more: Vec::new(),
+            ..Serves::default()
         }
     }
 

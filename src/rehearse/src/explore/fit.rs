@@ -188,9 +188,10 @@ fn enough(rates: &[(u64, f64)]) -> Option<u64> {
     let mut number = *first;
     while rates.len() > 1 && number * 2 <= *last {
         let gain = 2.0 * time(number as f64) / time(number as f64 * 2.0) - 1.0;
-        match gain < GAIN {
-            true => found = found.or(Some(number)),
-            false => found = None,
+        if gain < GAIN {
+            found = found.or(Some(number))
+        } else {
+            found = None
         }
         number += (number / 16).max(1);
     }
@@ -422,12 +423,6 @@ fn search(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::process::Trace;
-    use crate::capture::session::Capture;
-    use crate::run::executor::{Executor, Output};
-    use crate::run::session::Session;
-    use sim::trace::{Event, Kind};
-    use std::path::Path;
 
     fn no_effect(less: u64, more: u64) -> Error {
         anyhow!("{less} and {more} make no difference")
@@ -507,65 +502,5 @@ mod tests {
         // Of one that was tried, and of none, nothing is known; nor where the host bounds all of them.
         assert_eq!((of(&[4]), enough(&[]), enough(&[(4, 4.0), (64, 64.0)])), (None, None, None));
         assert_eq!(enough(&[(8, 100.0), (16, 100.0), (64, 101.0)]), Some(8));
-    }
-
-    /// A script of 1 GiB and 512 MiB for each sample, of which nothing is started.
-    #[derive(Debug)]
-    struct Linear;
-
-    impl Executor for Linear {
-        fn run(&self, rehearsal: &Rehearsal, _: Output) -> Result<(Capture, Option<Session>)> {
-            let room = (rehearsal.card.memory - rehearsal.card.context).cast_signed();
-            let number = rehearsal.variant.command.as_ref().and_then(|command| batch().number(command));
-            let event = |kind, address: u64, bytes: i64, phase| Event {
-                address,
-                bytes,
-                rounded: if kind == Kind::OutOfMemory { 0 } else { bytes },
-                step: 0,
-                stack: 0,
-                origin: 0,
-                module: 0,
-                operator: 0,
-                stream: 0,
-                device: 0,
-                kind,
-                phase,
-            };
-            let taken = |bytes, address, phase| {
-                [event(Kind::SegmentAlloc, address, bytes, phase), event(Kind::Alloc, address, bytes, phase)]
-            };
-            let (weights, activations) = (1 << 30, number.unwrap_or(0).cast_signed() << 29);
-            let fits = weights + activations <= room;
-            let mut events = if weights <= room { taken(weights, 1 << 40, Phase::Load).to_vec() } else { Vec::new() };
-            match fits {
-                true => events.extend(taken(activations, 1 << 41, Phase::Forward)),
-                false if weights > room => events.push(event(Kind::OutOfMemory, room.unsigned_abs(), weights, Phase::Load)),
-                false => events.push(event(Kind::OutOfMemory, (room - weights).unsigned_abs(), activations, Phase::Forward)),
-            }
-            let exception = r#"{"exception":"torch.OutOfMemoryError","message":"","out_of_memory":true,"frames":[],"at":0,"of_thread":false,"of_others":false}"#;
-            let mut trace = Trace::default();
-            trace.devices = Some(("simulated".to_string(), 1));
-            (trace.events, trace.streams, trace.stopped) = (events, vec![0], fits.then_some(3));
-            trace.exception = if fits { None } else { Some(serde_json::from_str(exception)?) };
-            let capture = Capture::new(vec!["train".to_string()], rehearsal.card, Path::new(""));
-            let capture = Capture { traces: vec![trace], status: if fits { 0 } else { 1 << 8 }, ..capture };
-            Ok((capture, None))
-        }
-    }
-
-    fn batch() -> FlagTemplate {
-        "--batch {}".parse().unwrap()
-    }
-
-    #[test]
-    fn each_card_has_its_largest_batch_and_nothing_is_started() {
-        let of =
-            |card: &str| Rehearsal { executor: &Linear, ..Rehearsal::new(vec!["train".into()], card.parse().unwrap()).unwrap() };
-        let fits = fit(&[of("24GiB"), of("1GiB")], Dimension::Batch, &batch()).unwrap();
-        // Beside 512 MiB of context: 22.5 GiB of them, and none.
-        assert_eq!(fits.iter().map(|fit| fit.largest).collect::<Vec<_>>(), [45, 0]);
-        assert_eq!((fits[0].peak_reserved, fits[0].headroom), (Some(47 << 29), Some(0)));
-        assert!(fits[0].tried.windows(2).all(|two| two[0].number < two[1].number && two[0].fits >= two[1].fits));
-        assert!(table(&fits).contains("Not even 1 fits 1GiB"), "{}", table(&fits));
     }
 }

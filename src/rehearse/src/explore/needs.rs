@@ -50,7 +50,7 @@ impl Rehearsal {
             }
         }
         answer.add(&capture.found, &self.card);
-        Ok(RehearsalResult { answer, capture, _session: session })
+        Ok(RehearsalResult { answer, capture, _session: Some(session) })
     }
 
     /// Adds what hangs on values that nobody computed, which takes another rehearsal where they may decide something. In words, where it is anything.
@@ -134,7 +134,7 @@ impl Rehearsal {
     }
 
     /// A run, with the lines and the files of the script that the user wants kept.
-    fn answered(&self) -> Result<(Capture, Option<Session>, Answer)> {
+    fn answered(&self) -> Result<(Capture, Session, Answer)> {
         let (mut capture, session) = self.run(if self.is_silent { Output::Silent } else { Output::Shown })?;
         if let (Some(held), Some(folder)) = (&mut capture.held, &self.keep_writes) {
             held.keep(&capture.folder, folder)?;

@@ -110,7 +110,7 @@ impl LayoutTemplate {
 }
 
 /// How cards are shared out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Layout {
     pub gpus: u32,
     /// Ranks that share each product, stages of a pipeline, ranks that share a sequence, those that share experts, and those with batches of their own.
@@ -234,7 +234,7 @@ impl Search {
 }
 
 /// What came of a layout.
-#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, schemars::JsonSchema)]
 pub struct TriedLayout {
     pub layout: Layout,
     /// `fits`, `does_not_fit`, `failed`, `left_out`, or `slower`: by its first stage and its bubble it is none of the best.
@@ -261,21 +261,7 @@ pub struct TriedLayout {
 
 impl TriedLayout {
     fn not_run(layout: Layout, outcome: &'static str, why: String) -> TriedLayout {
-        TriedLayout {
-            layout,
-            outcome,
-            why: Some(why),
-            step_seconds: None,
-            tokens_per_second: None,
-            samples_per_second: None,
-            exposed: None,
-            bubble: None,
-            fullest_rank: None,
-            peak_on_device: None,
-            nccl: 0,
-            price: None,
-            ranks: Vec::new(),
-        }
+        TriedLayout { layout, outcome, why: Some(why), ..TriedLayout::default() }
     }
 
     fn fits(&self) -> bool {
@@ -332,7 +318,7 @@ struct Rank {
     rank: u32,
     capture: Capture,
     answer: Answer,
-    _session: Option<Session>,
+    _session: Session,
 }
 
 struct Planner<'a> {

@@ -99,9 +99,10 @@ impl Rehearsal {
         let others: &[u64] = if is_enough { &less } else { &more[1..] };
         let (mut least, mut tried) = if is_enough { (Some(first), None) } else { (None, Some(first)) };
         for &memory in others {
-            match runs_on(memory) {
-                true => least = Some(memory),
-                false => tried = Some(memory),
+            if runs_on(memory) {
+                least = Some(memory)
+            } else {
+                tried = Some(memory)
             }
             // What begins too large goes down until it is too small, and the other way round.
             if least.is_some() && tried.is_some() {

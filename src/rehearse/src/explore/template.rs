@@ -45,8 +45,7 @@ impl FlagTemplate {
             }
             found
         };
-        let windows: Vec<_> = command.windows(self.0.len()).enumerate().collect();
-        windows.into_iter().rev().find_map(|(at, window)| Some((at, number(window)?)))
+        command.windows(self.0.len()).enumerate().rev().find_map(|(at, window)| Some((at, number(window)?)))
     }
 
     /// The number that a command has now.

@@ -23,7 +23,7 @@ use std::process::{self, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use std::{fmt, fs, thread};
+use std::{fs, thread};
 
 /// A command on a simulated GPU, and how it is run there. [`Rehearsal::new`] finds what that takes on this machine.
 #[derive(Debug, Clone)]
@@ -79,7 +79,6 @@ pub struct Rehearsal {
     pub progress: fn(&str),
     pub(crate) libraries: Libraries,
     pub(crate) variant: Variant,
-    pub(crate) executor: &'static dyn Executor,
     /// Where rehearsals may be copies of one process.
     pub(crate) zygotes: Option<Arc<Zygotes>>,
 }
@@ -90,15 +89,6 @@ pub enum Output {
     Shown,
     Silent,
 }
-
-/// What runs a command and captures what it does. Tests have one of their own, which starts nothing.
-pub(crate) trait Executor: fmt::Debug + Sync {
-    fn run(&self, rehearsal: &Rehearsal, output: Output) -> Result<(Capture, Option<Session>)>;
-}
-
-/// The command's own processes, on the simulated GPU.
-#[derive(Debug)]
-struct Processes;
 
 /// How a rehearsal differs from the one that was asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -175,7 +165,6 @@ impl Rehearsal {
             progress: |_| {},
             libraries,
             variant,
-            executor: &Processes,
             zygotes: Zygotes::shared().map(Arc::new),
         })
     }
@@ -253,8 +242,40 @@ impl Rehearsal {
     }
 
     /// Runs the command, and gives what it left, whose files are there as long as the session is.
-    pub(crate) fn run(&self, output: Output) -> Result<(Capture, Option<Session>)> {
-        self.executor.run(self, output)
+    pub(crate) fn run(&self, output: Output) -> Result<(Capture, Session)> {
+        let words: Vec<String> = self.words().iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let began = Instant::now();
+        let run = |zygotes| -> Result<_> {
+            // A clock answers as long as it is there.
+            let (mut started, _clock) = start(self, output, zygotes, &words)?;
+            let ended = wait(self, &mut started.command, started.session.path())?;
+            Ok((started, ended))
+        };
+        let (mut started, mut ended) = run(self.zygotes.as_deref())?;
+        if started.session.path().join("anew").exists() {
+            self.zygotes.iter().for_each(|zygotes| zygotes.leave_out(self.words()));
+            (started, ended) = run(None)?;
+        }
+        let (session, (status, why)) = (started.session.path(), ended);
+        caches::keep_downloads(session);
+        let capture = Capture {
+            gpus: self.gpus_of_a_machine(),
+            lag: self.lag,
+            host_factor: self.host_factor,
+            timeout: self.timeout,
+            host_memory: self.host_memory.or_else(|| memory_of_this_machine("MemTotal:")).unwrap_or(0),
+            seconds: began.elapsed().as_secs_f64(),
+            load: load(),
+            cores: thread::available_parallelism().map_or(1, usize::from),
+            status: status.into_raw(),
+            timed_out: why == Some(EndedFor::ItsTime),
+            waited: why == Some(EndedFor::Waiting),
+            interrupted: was_interrupted(),
+            last_line_of_stderr: started.heard.as_mut().map_or_else(String::new, last_line),
+            held: HeldBack::read(session)?,
+            ..Capture::new(words, self.card, session)
+        };
+        Ok((capture.of_session()?, started.session))
     }
 
     /// A run that prints nothing.
@@ -276,44 +297,6 @@ impl Rehearsal {
     /// The same on a card that is large enough for anything.
     pub(crate) fn on_a_large_card(&self) -> Self {
         Self { card: self.card.with_memory(LARGE), ..self.clone() }
-    }
-}
-
-impl Executor for Processes {
-    fn run(&self, rehearsal: &Rehearsal, output: Output) -> Result<(Capture, Option<Session>)> {
-        let words: Vec<String> = rehearsal.words().iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        let began = Instant::now();
-        let run = |zygotes| -> Result<_> {
-            // A clock answers as long as it is there.
-            let (mut started, _clock) = start(rehearsal, output, zygotes, &words)?;
-            let ended = wait(rehearsal, &mut started.command, started.session.path())?;
-            Ok((started, ended))
-        };
-        let (mut started, mut ended) = run(rehearsal.zygotes.as_deref())?;
-        if started.session.path().join("anew").exists() {
-            rehearsal.zygotes.iter().for_each(|zygotes| zygotes.leave_out(rehearsal.words()));
-            (started, ended) = run(None)?;
-        }
-        let (session, (status, why)) = (started.session.path(), ended);
-        caches::keep_downloads(session);
-        let capture = Capture {
-            gpus: rehearsal.gpus_of_a_machine(),
-            lag: rehearsal.lag,
-            host_factor: rehearsal.host_factor,
-            timeout: rehearsal.timeout,
-            host_memory: rehearsal.host_memory.or_else(|| memory_of_this_machine("MemTotal:")).unwrap_or(0),
-            seconds: began.elapsed().as_secs_f64(),
-            load: load(),
-            cores: thread::available_parallelism().map_or(1, usize::from),
-            status: status.into_raw(),
-            timed_out: why == Some(EndedFor::ItsTime),
-            waited: why == Some(EndedFor::Waiting),
-            interrupted: was_interrupted(),
-            last_line_of_stderr: started.heard.as_mut().map_or_else(String::new, last_line),
-            held: HeldBack::read(session)?,
-            ..Capture::new(words, rehearsal.card, session)
-        };
-        Ok((capture.of_session()?, Some(started.session)))
     }
 }
 

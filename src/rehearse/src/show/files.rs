@@ -64,10 +64,7 @@ fn names(processes: &[ProcessAnswer]) -> Vec<String> {
         if n == 0 {
             return String::new();
         }
-        let mut name = match process.rank {
-            Some(rank) => format!("-rank{rank}"),
-            None => format!("-process{}", process.process),
-        };
+        let mut name = process.rank.map_or_else(|| format!("-process{}", process.process), |rank| format!("-rank{rank}"));
         if process.device > 0 {
             name += &format!("-gpu{}", process.device);
         }

@@ -20,10 +20,7 @@ const BAR: usize = 10;
 /// In lines of 80 columns, as many of them as there may be.
 fn fitted(text: &str, lines: usize) -> Vec<String> {
     let all: Vec<String> = wrapped(text, COLUMNS).lines().map(str::to_string).collect();
-    match all.len() > lines {
-        true => all.into_iter().take(lines).map(|line| line.trim_end().to_string()).collect(),
-        false => all,
-    }
+    if all.len() > lines { all.into_iter().take(lines).map(|line| line.trim_end().to_string()).collect() } else { all }
 }
 
 /// Sentences, as many as there is room for, whole.

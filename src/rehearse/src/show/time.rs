@@ -169,10 +169,8 @@ fn ranks(text: &mut String, job: &RanksTogether) -> std::fmt::Result {
     writeln!(text, "  {} ranks together: a step of {step}, {share:.0} % of it {what} (predicted)", job.ranks.len())?;
     for rank in job.ranks.iter().take(MOST_RANKS) {
         let (alone, device) = (seconds(rank.alone_seconds), seconds(rank.device_seconds));
-        let whom = match rank.waits_for {
-            Some(whom) => format!("   waits {} for rank {whom}", seconds(rank.waits_seconds)),
-            None => String::new(),
-        };
+        let waits = |whom| format!("   waits {} for rank {whom}", seconds(rank.waits_seconds));
+        let whom = rank.waits_for.map_or(String::new(), waits);
         writeln!(text, "    rank {:<5} {alone:>10} alone, its GPU {device:>10}{whom}", rank.rank)?;
     }
     if job.unmatched > 0 {

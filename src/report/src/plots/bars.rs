@@ -307,22 +307,3 @@ fn draw_bar(canvas: &mut Canvas, bar: &Bar, middle: i32, scale: Scale, lengths: 
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn levels_with_the_same_bars_are_one() {
-        let bar = |level: &str, value| Bar { level: level.into(), rank: 0, outcome: Ok(value) };
-        let cluster = |bars| Cluster { name: vec![], baseline: String::new(), bars };
-        let mut clusters = [
-            cluster(vec![bar("bf16", 0.5), bar("fp16", 0.5), bar("tf32", 0.5)]),
-            cluster(vec![bar("bf16", 0.7), bar("fp16", 0.7), bar("tf32", 1.0)]),
-        ];
-        join_alike(&mut clusters);
-        for cluster in clusters {
-            assert_eq!(cluster.bars.iter().map(|bar| bar.level.as_str()).collect::<Vec<_>>(), ["bf16 = fp16", "tf32"]);
-        }
-    }
-}

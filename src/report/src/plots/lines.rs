@@ -287,16 +287,3 @@ fn spread(wished: &[i32], low: i32, high: i32) -> Vec<i32> {
     }
     at
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_keep_their_distance() {
-        let at = spread(&[10, 12, 14, 200, 201], 0, 205);
-        assert!(at.windows(2).all(|w| w[1] - w[0] >= LABEL_STEP), "{at:?}");
-        assert!(*at.last().unwrap() <= 205);
-        assert_eq!(spread(&[10, 100], 0, 200), [10, 100]);
-    }
-}

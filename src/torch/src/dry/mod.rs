@@ -41,7 +41,6 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use sim::cards::{self, Card};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tch::Device;
 
 pub use crate::native::dry::{CUDNN, NOT_BUILT, is_built};
@@ -85,15 +84,7 @@ const KEEPING: &str = "keeping a library of the simulated GPU in memory";
 #[derive(Debug)]
 pub struct Dry(());
 
-/// Whether this process has opened it.
-static OPENED: AtomicBool = AtomicBool::new(false);
-
 impl Dry {
-    /// The simulated GPU that this process has opened before; none where it has opened none.
-    pub fn opened() -> Option<Dry> {
-        OPENED.load(Ordering::Acquire).then_some(Dry(()))
-    }
-
     /// Opens the simulated GPU; before the first question about CUDA in the life of a process that [`prepare`] prepared.
     ///
     /// # Errors
@@ -102,7 +93,6 @@ impl Dry {
         ensure!(is_built(), NOT_BUILT);
         let backend = MemoryFile::new("vramlab-dry-backend", native::BACKEND).context(KEEPING)?;
         native::open(&backend.path()).map_err(|e| anyhow!("the simulated GPU cannot be opened: {e}"))?;
-        OPENED.store(true, Ordering::Release);
         Ok(Dry(()))
     }
 }

@@ -23,13 +23,11 @@ impl MemoryFile {
 
     /// The file of a place, made there when it is first asked for.
     pub fn once<'a>(place: &'a OnceLock<MemoryFile>, name: &str, contents: &[u8]) -> std::io::Result<&'a MemoryFile> {
-        match place.get() {
-            Some(file) => Ok(file),
-            None => {
-                let file = MemoryFile::new(name, contents)?;
-                Ok(place.get_or_init(|| file))
-            }
+        if let Some(file) = place.get() {
+            return Ok(file);
         }
+        let file = MemoryFile::new(name, contents)?;
+        Ok(place.get_or_init(|| file))
     }
 
     /// Its path for this process, and for the children that it starts while the file is open.

@@ -189,20 +189,3 @@ pub fn record_stream(tensor: &Tensor, stream: Stream) -> Result<()> {
     // SAFETY: the tensor is alive.
     checked(unsafe { vl_record_stream(tensor.as_ptr(), stream.device, stream.id) })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn without_a_gpu_pinning_is_refused_with_the_reason() {
-        let error = pinned(&[4], Kind::Float).unwrap_err().to_string();
-        assert!(error.contains("no CUDA device") && error.contains("leave pinning off"), "{error}");
-        assert!(Stream::current(Device::Cpu).is_err() && Stream::side(Device::Cuda(0)).is_err());
-        assert!(host_memory().is_err());
-        let x = Tensor::zeros([4], (Kind::Float, Device::Cpu));
-        let mut y = Tensor::ones([4], (Kind::Float, Device::Cpu));
-        copy(&mut y, &x, true).unwrap();
-        assert_eq!(y, x);
-    }
-}

@@ -139,24 +139,3 @@ pub fn work_of<'a>(column: impl Fn(&str) -> Option<&'a str>) -> Option<Work> {
         ..Work::default()
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_kernel_has_its_row_or_one_between_two_of_its_batch() {
-        let mut timed = Timed::default();
-        for (m, seconds) in [(1024, 1e-4), (4096, 4e-4)] {
-            keys(&Work::product(m, 512, 256)).into_iter().for_each(|(key, at)| {
-                timed.0.entry(key).or_default().insert(at, seconds);
-            });
-        }
-        let of = |m, n, k| timed.seconds(&Work::product(m, n, k));
-        assert_eq!(of(1024, 512, 256), Some(1e-4));
-        assert!((of(2048, 512, 256).unwrap() - 2e-4).abs() < 1e-9);
-        for other in [of(8192, 512, 256), of(1024, 512, 128), of(1024, 256, 256)] {
-            assert_eq!(other, None);
-        }
-    }
-}

@@ -457,53 +457,6 @@ mod tests {
         assert!(near(steady(&[kernel, Turn { queue: 7, ..kernel }], true), 8.0));
     }
 
-    /// Stages of a pipeline that each take `work` forward and twice that backward, of so many micro-batches: all forward, then all backward.
-    fn pipeline(stages: u16, batches: usize) -> Vec<Vec<Turn>> {
-        let pass = |from, to| Meeting { group: 1, pair: Some((from, to)) };
-        let moves = |meets| Turn { queue: 1, lane: Lane::Wire, meets: Some(meets), ..turn(0.0, 0.0, false) };
-        let order = |queue, source, position| Turn { queue, order: Some((source, position)), ..Turn::default() };
-        let stage = |stage: u16| {
-            let mut turns: Vec<Turn> = Vec::new();
-            let mut part = |from: Option<Meeting>, work: f64, to: Option<Meeting>| {
-                if let Some(from) = from {
-                    turns.push(moves(from));
-                    turns.push(order(0, 1, turns.len()));
-                }
-                turns.push(turn(0.0, work, false));
-                if let Some(to) = to {
-                    turns.push(order(1, 0, turns.len()));
-                    turns.push(moves(to));
-                }
-            };
-            for _ in 0..batches {
-                let from = stage.checked_sub(1).map(|before| pass(before, stage));
-                part(from, 1.0, (stage + 1 < stages).then(|| pass(stage, stage + 1)));
-            }
-            for _ in 0..batches {
-                let from = (stage + 1 < stages).then(|| pass(stage + 1, stage));
-                part(from, 2.0, stage.checked_sub(1).map(|before| pass(stage, before)));
-            }
-            turns
-        };
-        (0..stages).map(stage).collect()
-    }
-
-    #[test]
-    fn stages_of_a_pipeline_wait_for_each_other() {
-        let ranks = pipeline(4, 8);
-        let played = play(&ranks.iter().map(Vec::as_slice).collect::<Vec<_>>(), true);
-        // (micro-batches + stages - 1) times forward and backward; alone each would take 24.
-        assert!(near(played.step_seconds(), 33.0), "{}", played.step_seconds());
-        assert!(near(steady(&ranks[1], true), 24.0));
-        assert_eq!(played.unmatched, 0);
-        assert!(played.waited(3)[&2] > 2.9, "the last stage waits for the one before it: {:?}", played.waited(3));
-        // A stage that takes twice as long is waited for.
-        let mut slow = ranks.clone();
-        slow[2].iter_mut().for_each(|turn| turn.device *= 2.0);
-        let slow = play(&slow.iter().map(Vec::as_slice).collect::<Vec<_>>(), true);
-        assert!(slow.step_seconds() >= 48.0, "{}", slow.step_seconds());
-    }
-
     #[test]
     fn who_waits_for_nobody_goes_on() {
         let meets = Some(Meeting { group: 1, pair: Some((0, 1)) });

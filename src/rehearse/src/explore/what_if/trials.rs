@@ -183,10 +183,7 @@ fn choices(rehearsal: &Rehearsal, trials: &Trials) -> Result<(Vec<Combination>, 
             });
         }
     }
-    match trials.only.is_empty() {
-        true => Ok((choices, left_out)),
-        false => only(&trials.only, &choices, &left_out),
-    }
+    if trials.only.is_empty() { Ok((choices, left_out)) } else { only(&trials.only, &choices, &left_out) }
 }
 
 /// Those of `--only`: names, and names joined by + for what is tried together.
