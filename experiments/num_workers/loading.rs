@@ -70,7 +70,7 @@ pub fn grid() -> Grid<Loading> {
         .claim(
             Claim::new("persistent-workers", "3", "workers that stay shorten the start of each epoch")
                 .rule(value(START_RATIO).of(one_that_waits).less())
-                .rule(value(GAP_RATIO).of(one_per_core).less().informational())
+                .rule(value(GAP_RATIO).of(one_that_waits).less().informational())
                 .changed(
                     "29 November 2026: the start itself is judged, and the guide says less, not half. The gap between epochs, which stands beside \
                      it, holds the loading of a batch, too. The start is that of workers whose samples wait: a start does not depend on \
