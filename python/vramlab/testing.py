@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -32,21 +33,24 @@ def peak(
 ) -> int:
     """Rehearses a command on a simulated GPU and gives the most bytes that PyTorch's allocator has reserved (`max_memory_reserved`).
 
-    Fails where the command fails, does not fit, or takes more than what is `kept`: an answer or a capture of an earlier rehearsal. `flags` are
-    more of `vramlab rehearse`.
+    Fails where the command fails, does not fit, or takes more than what is `kept` by `--check FILE --update`. `flags` are more of `vramlab rehearse`.
     """
     __tracebackhide__ = True
     words = shlex.split(command) if isinstance(command, str) else list(map(str, command))
     words[:1] = [sys.executable if name in ("python", "python3") else name for name in words[:1]]
     with tempfile.TemporaryDirectory(prefix="vramlab-") as folder:
-        answer = Path(kept) if kept and update else Path(folder, "answer.json")
-        check = ["--check", str(kept), "--tolerance", tolerance] if kept and not update else []
-        if check and not Path(kept).exists():
+        answer = Path(folder, "answer.json")
+        check = ["--check", str(kept), *(["--update"] if update else ["--tolerance", tolerance])] if kept else []
+        if kept and not update and not Path(kept).exists():
             pytest.fail(f"there is no {kept} yet: pytest --vramlab-update writes it", pytrace=False)
         rehearse = [PROGRAM, "rehearse", "--gpu", gpu, "--json", str(answer), *check, *flags, "--", *words]
         done = subprocess.run(rehearse, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
         if done.returncode:
-            pytest.fail(f"{shlex.join(rehearse)}: exit status {done.returncode}\n{done.stdout}{done.stderr}", pytrace=False)
+            said = done.stdout + done.stderr
+            # pytest's summary shows the first line.
+            news = re.findall(r"^(?:GREW|DOES NOT FIT|THE SCRIPT FAILED|vramlab: (?!still running)).*", said, re.M)
+            news = (news or ["the rehearsal failed"])[0]
+            pytest.fail(f"{news}\n{shlex.join(rehearse)}: exit status {done.returncode}\n{said}", pytrace=False)
         return json.loads(answer.read_text())["peak_reserved"]
 
 

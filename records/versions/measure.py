@@ -1,6 +1,6 @@
 """What scripts take with each version of a package: writes rows.csv and jumps.csv beside this file. Goes on where it was stopped.
 
-    measure.py --vramlab PROGRAM [--python PYTHON] [--again] [CASE...]
+    measure.py --vramlab PROGRAM [--python PYTHON] [--again] [--version VERSION]... [CASE...]
 
 The Python is one that has PyTorch and the packages that a case does not vary. A case may be a group's name. A row with figures is kept, but with
 --again. All cases of a version are rehearsed before the next version, so that few environments have to be there at once. What a case has of a clone
@@ -28,7 +28,7 @@ PRESETS = ROOT / "src/rehearse/python/presets/train.py"
 JUMP, SMALL = 0.05, 8 << 20
 # In the order in which they are rehearsed: what lies far apart first.
 TORCH = "2.8.0 2.13.0 2.10.0 2.6.0 2.15.0 2.12.1 2.9.1 2.7.1 2.14.1 2.11.0"
-COLUMNS = ["case", "version", "peak_allocated", "peak_reserved", "verdict", "missing", "date"]
+COLUMNS = ["case", "version", "peak_allocated", "peak_reserved", "needs_at_least", "step_seconds", "verdict", "missing", "date"]
 CHANGED = ["case", "before", "after", "bytes", "change", "line", "source", "module", "category"]
 
 
@@ -36,9 +36,9 @@ class Case:
     """A script, and the versions of a package or of a clone that it is rehearsed with, beside one version of another; a sweep prints
     'peak NAME: BYTES' for each of its parts."""
 
-    def __init__(self, package, versions, script, *words, flags=("--steps", "all"), gpu="a100-80g", is_sweep=False, beside=""):
+    def __init__(self, package, versions, script, *words, flags=("--steps", "all"), gpu="a100-80g", is_sweep=False, beside="", launch=()):
         self.package, self.versions, self.is_sweep, self.beside = package, versions.split(), is_sweep, beside
-        self.command = [script if isinstance(script, Path) else HERE / script, *words]
+        self.command = [*launch, script if isinstance(script, Path) else HERE / script, *words]
         self.flags = ["--gpu", gpu, *flags]
 
     def pins(self, version):
@@ -67,6 +67,15 @@ CASES = {
         ]
         for model, batch in [("gpt2", "8"), ("bert-base", "8"), ("vit-l16", "16"), ("resnet50", "32"), ("llama-1b", "1"), ("sd-unet", "1")]
     },
+    # One training of each package, with its last releases. The others have PyTorch 2.11.0 and the packages of current/requirements.txt beside them.
+    "GPT-2 in bfloat16": Case("torch", "2.13.0 2.14.0 2.14.1 2.15.0", PRESETS, "--model", "gpt2", "--batch", "8", "--bf16"),
+    "Trainer, Qwen3 0.6B": Case("transformers", "5.21.1 5.22.0 5.22.1 5.22.2 5.23.0 5.24.0", "current/trainer.py"),
+    "SFTTrainer, Qwen3 0.6B": Case("trl", "1.13.0 1.14.0 1.14.1 1.14.2 1.15.0 1.16.0", "current/sft.py", flags=("--steps", "all", "--no-init")),
+    "FSDP2, Llama": Case(
+        "accelerate", "1.12.0 1.13.0 1.14.0 1.15.0", "current/fsdp.py", flags=("--steps", "all", "--gpus", "2", "--no-init"),
+        launch=("-m", "accelerate.commands.launch", "--num_processes", "2"),
+    ),
+    "Flux LoRA": Case("diffusers", "0.40.0 0.41.0 0.42.0 0.42.1", "current/flux_lora.py"),
     # Threads of others. They want packages of their time: --python with reported/requirements.txt, those of transformers with
     # requirements-transformers.txt, those of clones with requirements-clones.txt or -fms.txt; pytorch#177406 wants diffusers 0.42.
     "pytorch#166643": Case("torch", "2.8.0 2.9.0 2.9.1 2.10.0", "reported/conv3d.py", "bfloat16", gpu="h100", beside=CUDNN),
@@ -205,6 +214,15 @@ def rehearsed(options, name, case, version):
             yield {**row, "case": f"{name}: {part}", "peak_allocated": peak, "peak_reserved": None, "verdict": "", "missing": missing}
 
 
+def jumped(before, after):
+    """Whether one of the figures differs as much as a jump does; of a step's time the share alone says so."""
+    for name, small in [("peak_allocated", SMALL), ("peak_reserved", SMALL), ("needs_at_least", SMALL), ("step_seconds", 0)]:
+        old, new = (float(row.get(name) or 0) for row in (before, after))
+        if old and new and abs(new / old - 1) >= JUMP and abs(new - old) >= small:
+            return True
+    return False
+
+
 def explain(options, records, name, case):
     """The lines of each jump, of answers that are there; others stay as they are while their versions follow each other."""
     out = folder(name)
@@ -214,9 +232,8 @@ def explain(options, records, name, case):
         if row["case"] == name and (pair := (row["before"], row["after"])) in lines:
             lines[pair].append(row)
     for before, after in zip(ended, ended[1:]):
-        old, new = int(before["peak_allocated"]), int(after["peak_allocated"])
         answers = [out / (case.kept_as(row["version"].partition("==")[2]) + ".json") for row in (before, after)]
-        if abs(new / old - 1) < JUMP or abs(new - old) < SMALL or not all(file.exists() for file in answers):
+        if not jumped(before, after) or not all(file.exists() for file in answers):
             continue
         told = subprocess.run([options.vramlab, "diff", "--json", "-", *answers], capture_output=True, text=True, check=True)
         pair = {"case": name, "before": before["version"], "after": after["version"]}
@@ -234,6 +251,7 @@ def main():
     options.add_argument("--cache-size", default="12GiB")
     options.add_argument("--clones", type=Path)
     options.add_argument("--again", action="store_true")
+    options.add_argument("--version", action="append", help="of the cases' versions these alone")
     options.add_argument("cases", nargs="*", metavar="CASE", default=list(CASES))
     options = options.parse_args()
     # Some run in a clone's folder.
@@ -242,6 +260,7 @@ def main():
     for name in wanted if options.again else ():
         shutil.rmtree(folder(name), ignore_errors=True)
     turns = list(dict.fromkeys((case.package, version) for case in wanted.values() for version in case.versions))
+    turns = [turn for turn in turns if options.version is None or turn[1] in options.version]
     for package, version in turns:
         for name, case in wanted.items():
             records = Records()

@@ -144,7 +144,7 @@ fn an_agent_calls_the_commands_as_tools() {
     let listed = ask(2, "tools/list", json!({}));
     let tools = listed["result"]["tools"].as_array().unwrap();
     let names: Vec<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
-    assert_eq!(names, ["rehearse", "check", "diff", "what_if", "fit", "versions", "bisect"]);
+    assert_eq!(names, ["rehearse", "check", "serve", "diff", "what_if", "fit", "versions", "bisect"]);
     let of_output = |name: &str, result: &Value| {
         let schema = &tools.iter().find(|tool| tool["name"] == name).unwrap()["outputSchema"];
         // A client refuses a schema of which a part is missing.
@@ -154,7 +154,7 @@ fn an_agent_calls_the_commands_as_tools() {
     // Each property is a flag or an argument that the command has.
     for tool in tools {
         let name = tool["name"].as_str().unwrap();
-        let command = if ["what_if", "check"].contains(&name) { "rehearse" } else { name };
+        let command = if ["what_if", "check", "serve"].contains(&name) { "rehearse" } else { name };
         let help = String::from_utf8(vramlab().args([command, "--help"]).output().unwrap().stdout).unwrap();
         for name in tool["inputSchema"]["properties"]
             .as_object()

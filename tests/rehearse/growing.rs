@@ -202,7 +202,7 @@ fn a_pull_request_that_grows_is_caught_by_the_action_and_by_pytest() {
         "/bin".as_ref(),
     ];
     let path = std::env::join_paths(path).unwrap();
-    let action = |out: &str, check: &str| {
+    let started = |out: &str, check: &str| {
         let mut action = Command::new(common::root().join("scripts/action"));
         action.current_dir(scene.path()).env("PATH", &path).env("GITHUB_ACTION_PATH", common::root());
         action.env("GITHUB_STEP_SUMMARY", "summary.md").env("GITHUB_OUTPUT", "output");
@@ -212,9 +212,11 @@ fn a_pull_request_that_grows_is_caught_by_the_action_and_by_pytest() {
         action
             .envs(inputs.map(|(name, value)| (format!("VRAMLAB_{name}"), value)))
             .env("VRAMLAB_INSTALL", "")
-            .env("VRAMLAB_OUT", out);
-        action.output().unwrap()
+            .env("VRAMLAB_OUT", out)
+            .env("VRAMLAB_COMMENT", "false");
+        action
     };
+    let action = |out: &str, check: &str| started(out, check).output().unwrap();
     let text = fs::read_to_string(common::root().join("action.yml")).unwrap();
     for input in ["COMMAND", "GPU", "CHECK", "TOLERANCE", "FLAGS", "INSTALL", "OUT", "COMMENT"] {
         assert!(text.contains(&format!("VRAMLAB_{input}: ${{{{ inputs.{} }}}}", input.to_lowercase())), "{input}");
@@ -243,6 +245,39 @@ fn a_pull_request_that_grows_is_caught_by_the_action_and_by_pytest() {
     let missing = action("grown", "nothing.json");
     assert_eq!((missing.status.code(), read_text("output").as_str()), (Some(2), "status=2\n"), "{}", said(&missing));
     assert!(read_text("summary.md").contains("there is no nothing.json") && read_text("grown/rehearsal.json").is_empty());
+    let say = |command: &str, install: &str| {
+        for name in ["summary.md", "output"] {
+            fs::remove_file(scene.path().join(name)).ok();
+        }
+        let mut action = started("grown", "base/rehearsal.cap");
+        let done = action.env("VRAMLAB_COMMAND", command).env("VRAMLAB_INSTALL", install).output().unwrap();
+        (
+            done.status.code(),
+            read_text("summary.md"),
+            read_text("output").lines().next().unwrap_or_default().to_string(),
+            said(&done),
+        )
+    };
+    write("train.py", &BEFORE.replace("torch.relu(x)", "torch.rely(x)"));
+    let (status, summary, output, log) = say("python train.py", "");
+    assert!(
+        (status, output.as_str()) == (Some(1), "status=1") && summary.starts_with("### Memory: THE SCRIPT FAILED: AttributeError"),
+        "{summary}"
+    );
+    assert!(log.contains("::error file=train.py,line=11,title=GPU memory::THE SCRIPT FAILED: AttributeError"), "{log}");
+    let (status, summary, output, log) = say("python nothing.py", "");
+    assert!(
+        status != Some(0) && output.starts_with("status=") && summary.contains("can't open file") && log.contains("::error "),
+        "{summary}{log}"
+    );
+    let (status, summary, output, log) = say("python train.py", "/nothing.whl");
+    assert!((status, output.as_str()) == (Some(2), "status=2") && summary.contains("could not be installed"), "{summary}{log}");
+    // Cases of a file that is wrong, and of one that is not there.
+    let (status, summary, ..) = say("", "");
+    assert!(status == Some(2) && summary.contains("neither a command nor a vramlab.toml"), "{summary}");
+    write("vramlab.toml", "[case.a]\ncommnd = 'python train.py'\n");
+    let (status, summary, output, _) = say("", "");
+    assert!((status, output.as_str()) == (Some(2), "status=2") && summary.contains("commnd"), "{summary}");
     the_plugin_catches_it(scene.path());
 }
 
@@ -293,6 +328,7 @@ fn the_cases_of_a_project_are_held_against_their_base() {
         "GPU memory of 4 cases: 1 failed, 1 grew, 1 shrank, compared with HEAD (",
         "\nFAILED: fails on t4: KeyError: ",
         "\nGREW: grows on t4: allocated +50.0 %",
+        "\n::error file=fails.py,line=3,title=GPU memory::FAILED: fails on t4: KeyError: ",
         "\n::error file=grows.py,line=2,title=GPU memory::GREW: grows on t4",
         "\n::notice file=shrinks.py,line=2,title=GPU memory::shrank: shrinks on t4: allocated -50.0 %",
     ] {
@@ -345,6 +381,16 @@ fn the_plugin_catches_it(scene: &Path) {
     fs::write(scene.join("train.py"), BEFORE).unwrap();
     assert!(pytest(&["--vramlab-update"]).status.success() && scene.join("memory.json").is_file());
     fs::write(scene.join("train.py"), BEFORE.replace("torch.relu(x)", "torch.relu(x.float()).bfloat16()")).unwrap();
-    let grown = pytest(&[]);
-    assert!(!grown.status.success() && said(&grown).contains("THE PEAK GREW"), "{}", said(&grown));
+    let fails = |news: &str| {
+        let failed = pytest(&[]);
+        let said = said(&failed);
+        // The summary's line is the news.
+        let line = said.lines().find(|line| line.starts_with("FAILED test_memory.py")).unwrap_or_default();
+        assert!(!failed.status.success() && line.contains(&news[..news.len().min(20)]) && said.contains(news), "{said}");
+    };
+    fails("GREW: allocated +62.0 MiB");
+    fs::write(scene.join("train.py"), BEFORE.replace("torch.relu(x)", "torch.rely(x)")).unwrap();
+    fails("THE SCRIPT FAILED: AttributeError");
+    fs::remove_file(scene.join("train.py")).unwrap();
+    fails("vramlab: there is no file 'train.py'");
 }

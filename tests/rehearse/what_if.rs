@@ -1027,6 +1027,30 @@ fn a_peak_that_grew_is_named_with_its_line() {
     assert!(named[0].contains("train.py:23") && named[0].contains("x = x.sin()"), "{named:?}");
     let (tolerated, _) = scene.ask(&[&check[..], &["--tolerance", "200%"]].concat(), &["--batch-size", "16"]);
     assert_eq!(tolerated.status.code(), Some(0), "{}", said(&tolerated));
+    // What is kept beside a script is small, is the same wherever the script lies, and tells a change by the same lines.
+    let kept = |scene: &Scene| {
+        scene.write(&source());
+        let (output, _) = scene.ask(&["rehearse", "--check", scene.path("kept.json").to_str().unwrap(), "--update"], &[]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        std::fs::read_to_string(scene.path("kept.json")).unwrap()
+    };
+    let text = kept(&scene);
+    assert_eq!(text, kept(&Scene::new("")));
+    let whole = std::fs::metadata(&earlier).unwrap().len();
+    assert!((text.len() as u64) < whole / 2 && !text.contains("/tmp") && !text.contains("process\""), "{text}");
+    let file = scene.path("kept.json");
+    let check = ["rehearse", "--check", file.to_str().unwrap()];
+    let (same, _) = scene.ask(&check, &[]);
+    assert!(
+        same.status.success() && said(&same).contains("DID NOT GROW: allocated +0 B, reserved +0 B, needs +0 B"),
+        "{}",
+        said(&same)
+    );
+    scene.write(&source().replace("return x + self.mix", "x = x.sin()\n        return x + self.mix"));
+    let (grew, _) = scene.ask(&check, &["--batch-size", "16"]);
+    let news = said(&grew);
+    assert!(grew.status.code() == Some(4) && news.contains("  new  ") && news.contains("train.py:23"), "{news}");
+    assert!(news.find("THE PEAK GREW") < news.find("What fills"), "{news}");
 }
 
 /// The one part of `--device cuda` that a real GPU is not needed for: which meters and times are taken, of scripts that train and that do not.

@@ -309,7 +309,7 @@ fn dashes(points: &[Point], pattern: &[i32]) -> Vec<(Point, Point)> {
     let (mut part, mut left) = (0, f64::from(pattern[0]));
     for pair in points.windows(2) {
         let (a, b) = ((f64::from(pair[0].0), f64::from(pair[0].1)), (f64::from(pair[1].0), f64::from(pair[1].1)));
-        let length = (b.0 - a.0).hypot(b.1 - a.1);
+        let length = ((b.0 - a.0).powi(2) + (b.1 - a.1).powi(2)).sqrt();
         let at = |t: f64| {
             let share = if length > 0.0 { t / length } else { 0.0 };
             ((a.0 + (b.0 - a.0) * share).round() as i32, (a.1 + (b.1 - a.1) * share).round() as i32)

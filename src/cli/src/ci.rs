@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 use base::print;
 use base::units::Bytes;
 use clap::Args;
-use rehearse::ci::{Case, CaseRow, Project, status};
+use rehearse::ci::{Case, CaseRow, Project, failed_at, status};
 use rehearse::show::ci::{annotations, markdown, text};
 use rehearse::versions::bisect::Worktree;
 use rehearse::versions::{Base, Environments, Trial};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// Flags of `vramlab ci`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 nothing grew by more than vramlab.toml allows, 3 a case does not fit any more, 4 one grew, 1 one fails, 2 the\nquestion is wrong. docs/integrations.md has a vramlab.toml and a workflow."
+    after_help = "Exit status: 0 nothing grew by more than vramlab.toml allows, 3 a case does not fit any more, or is new and does not, 4 one grew, 1 one fails, 2 the\nquestion is wrong. docs/ci.md has a vramlab.toml and a workflow."
 )]
 pub struct CiOptions {
     /// Names of cases; all of them without one
@@ -147,12 +147,18 @@ pub fn ci(options: &CiOptions) -> Result<u8> {
     let mut rows = Vec::new();
     for (name, case) in project.cases.iter().filter(|(name, _)| options.cases.is_empty() || options.cases.contains(name)) {
         for gpu in case.gpu.names() {
+            let called = format!("{name}-{gpu}").replace('/', "-");
             let rehearse = |side: &Side| {
                 say(&format!("{name} on {gpu}: {}", side.name));
-                side.rehearse(case, gpu, &format!("{name}-{gpu}").replace('/', "-"), options, &out)
+                let found = side.rehearse(case, gpu, &called, options, &out)?;
+                // A worktree's name says nothing.
+                let root = side.root.display().to_string();
+                let named = |why| anyhow::anyhow!(format!("{why:#}").replace(&root, &format!("the {}", side.name)));
+                anyhow::Ok(found.map_err(named))
             };
             let (before, after) = (rehearse(&sides[0])?, rehearse(&sides[1])?);
-            rows.push(CaseRow::of(name, gpu, before, after, &project)?);
+            let place = after.is_err().then(|| failed_at(&out.join(format!("head-{called}.json")))).flatten();
+            rows.push(CaseRow { place, ..CaseRow::of(name, gpu, before, after, &project)? });
         }
     }
     ensure!(!rows.is_empty(), "no case was rehearsed");

@@ -50,7 +50,7 @@ const FAKE_DATA: Property =
 /// Those that a command has no flags for: words in this order.
 const WORDS: [&str; 4] = ["before", "after", "good", "bad"];
 
-const TOOLS: [Tool; 7] = [
+const TOOLS: [Tool; 8] = [
     Tool {
         name: "rehearse",
         words: &["rehearse"],
@@ -67,8 +67,22 @@ const TOOLS: [Tool; 7] = [
         answers: "rehearse",
         description: "Rehearses a command and compares its peak with an answer or a capture of before: which line made it grow. Exit status 4 where \
                       it grew.",
-        properties: &[FAKE_DATA, ("check", "string", "The file of before: what --json or --keep wrote")],
+        properties: &[
+            FAKE_DATA,
+            ("check", "string", "The file of before: what update wrote, or an answer of --json or --keep"),
+            ("tolerance", "string", "How much it may grow, as 64MiB or 2%"),
+            ("update", "boolean", "Write the file, in place of comparing with it"),
+        ],
         required: &["command", "check"],
+    },
+    Tool {
+        name: "serve",
+        words: &["rehearse"],
+        answers: "rehearse",
+        description: "Rehearses a server of a language model (vllm serve and others) under requests: whether it starts, its KV cache in bytes, tokens and \
+                      requests, what a token takes, and which flags give more tokens.",
+        properties: &[("requests", "string", "How many at once, of how many tokens each, and how many it answers: 8x512+64")],
+        required: &["command"],
     },
     Tool {
         name: "diff",

@@ -137,13 +137,24 @@ pub struct Outputs {
     #[arg(long, value_name = "FILE", help_heading = "CI", hide_short_help = true)]
     pub badge: Option<PathBuf>,
 
-    /// Compare with an earlier answer of --json, or what --keep kept; exit status 4 where the peak grew
+    /// Compare with what --update wrote, or an answer of --json or --keep; exit status 4 where the peak grew
     #[arg(long, value_name = "FILE", help_heading = "CI")]
     pub check: Option<PathBuf>,
 
     /// With --check: how much the peak may grow, such as 64MiB or 2%
     #[arg(long, value_name = "SIZE|%", default_value = "0%", requires = "check", help_heading = "CI")]
     pub tolerance: Tolerance,
+
+    /// Compare nothing, and write the file of --check: small, and the same on every machine
+    #[arg(long, requires = "check", help_heading = "CI")]
+    pub update: bool,
+}
+
+impl Outputs {
+    /// What a rehearsal is compared with.
+    pub fn earlier(&self) -> Result<Option<Earlier>> {
+        self.check.as_deref().filter(|_| !self.update).map(Earlier::read).transpose()
+    }
 }
 
 /// Flags of `vramlab rehearse`.
@@ -493,12 +504,13 @@ pub fn rehearse(options: &RehearseOptions) -> Result<u8> {
         let can_write = fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
         can_write.with_context(|| format!("--out {}: files cannot be written there", folder.display()))?;
     }
-    for (flag, file) in [("--json", &options.outputs.said.json), ("--keep", &options.keep), ("--badge", &options.outputs.badge)] {
+    let Outputs { said, badge, check, .. } = &options.outputs;
+    for (flag, file) in [("--json", &said.json), ("--keep", &options.keep), ("--badge", badge), ("--check", check)] {
         if let Some(parent) = file.as_deref().and_then(Path::parent) {
             ensure!(parent.as_os_str().is_empty() || parent.is_dir(), "{flag}: there is no folder {}", parent.display());
         }
     }
-    let earlier = options.outputs.check.as_deref().map(Earlier::read).transpose()?;
+    let earlier = options.outputs.earlier()?;
     if let Some(earlier) = &earlier {
         earlier.is_of(&rehearsal.card.to_string())?;
     }
@@ -528,7 +540,9 @@ pub fn present(
     more: impl FnOnce(&mut RehearsalResult) -> Option<String>,
 ) -> Result<u8> {
     let is_file = outputs.said.json.as_deref().is_none_or(|path| path.as_os_str() != "-");
-    let files = [outputs.said.json.as_deref().filter(|_| is_file), outputs.badge.as_deref(), kept];
+    let is_whole = found.answer.verdict.fits() || found.answer.verdict == RehearsalVerdict::DoesNotFit;
+    let updated = outputs.check.as_deref().filter(|_| outputs.update && is_whole);
+    let files = [outputs.said.json.as_deref().filter(|_| is_file), outputs.badge.as_deref(), kept, updated];
     let mut wrote: Vec<String> = files.into_iter().flatten().map(|path| path.display().to_string()).collect();
     wrote.extend(
         outputs.out.as_deref().map(|folder| format!("{} (memory.html, snapshot.pickle, trace.json, ...)", folder.display())),
@@ -542,12 +556,16 @@ pub fn present(
     };
     let mut written = if is_file { write(found) } else { Ok(()) };
     let answer = &found.answer;
-    let is_whole = answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit;
-    let compared = earlier.filter(|_| is_whole).map(|earlier| earlier.compare(answer, outputs.tolerance));
-    if !outputs.said.quiet {
-        if let Some(compared) = &compared {
+    let compared = earlier.filter(|_| is_whole).map(|earlier| earlier.compare(answer, outputs.tolerance)).transpose()?;
+    if let Some(compared) = &compared {
+        if !outputs.said.quiet {
             eprintln!("\n{}", compared.first);
         }
+        if compared.grew || outputs.said.is_verbose() && !outputs.said.quiet {
+            eprint!("{}", compared.text);
+        }
+    }
+    if !outputs.said.quiet {
         eprint!("\n{}", terminal::styled(&said(&outputs.said, answer)));
     }
     let others = more(found);
@@ -563,11 +581,7 @@ pub fn present(
         let text = show::badge(answer).with_context(|| format!("--badge {}: there is no whole answer", path.display()))?;
         files::save(path, |out| Ok(out.write_all(text.as_bytes())?))?;
     }
-    if let Some(compared) = &compared
-        && (compared.grew || outputs.said.is_verbose() && !outputs.said.quiet)
-    {
-        eprint!("{}", compared.text);
-    }
+    updated.map_or(Ok(()), |path| Earlier::keep(answer, path))?;
     if !outputs.said.quiet && !wrote.is_empty() {
         eprintln!("\nWrote {}.", wrote.join(", "));
     }

@@ -4,7 +4,6 @@ use super::rehearsal::{Outputs, present, status};
 use anyhow::{Result, ensure};
 use base::{eprint, println};
 use clap::Args;
-use rehearse::check::Earlier;
 use rehearse::snapshot::{self, SnapshotAnswer};
 use rehearse::{Capture, RehearsalResult, Witness, files};
 use sim::cards::Card;
@@ -42,7 +41,7 @@ pub fn show(options: &ShowOptions) -> Result<u8> {
     if let Some(other) = &options.witness {
         return witness(&options.file, other.as_deref());
     }
-    let earlier = options.outputs.check.as_deref().map(Earlier::read).transpose()?;
+    let earlier = options.outputs.earlier()?;
     let mut found = RehearsalResult::open(&options.file)?;
     present(&options.outputs, &mut found, earlier, None, |_| None)
 }

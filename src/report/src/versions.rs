@@ -2,10 +2,11 @@
 
 use super::markup::Markdown;
 use anyhow::{Context, Result};
-use base::units::Bytes;
+use base::units::{Bytes, Seconds};
 use record::results::read_file;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Beside the folder of results; `just versions` writes it.
@@ -20,6 +21,10 @@ struct Row {
     /// `torch==2.9.1`
     version: String,
     peak_allocated: Option<u64>,
+    peak_reserved: Option<u64>,
+    /// The smallest GPU memory on which it runs, and the time of a step, predicted; rows of before have neither.
+    needs_at_least: Option<u64>,
+    step_seconds: Option<f64>,
     verdict: String,
     /// Why there is no figure.
     missing: String,
@@ -52,8 +57,9 @@ struct Cause {
 pub struct Jump {
     pub case: String,
     pub versions: String,
-    pub peaks: String,
-    pub change: String,
+    /// One a figure that jumped.
+    pub peaks: Markdown,
+    pub change: Markdown,
     pub lines: Vec<Markdown>,
     pub cause: Option<Markdown>,
 }
@@ -62,9 +68,8 @@ pub struct Jump {
 #[derive(Debug, Serialize)]
 pub struct Package {
     pub name: String,
-    pub versions: Vec<String>,
-    /// The case, and what each version took; a change of less than a jump is not marked.
-    pub rows: Vec<(String, Vec<Markdown>)>,
+    /// Versions, and of each case that was tried with just these what it took; a change of less than a jump is not marked.
+    pub tables: Vec<(Vec<String>, Vec<(String, Vec<Markdown>)>)>,
     /// Parts of a sweep without a jump.
     pub level: Vec<String>,
     pub missing: Vec<String>,
@@ -95,10 +100,28 @@ fn split(version: &str) -> (&str, &str) {
     version.split_once("==").unwrap_or((version, ""))
 }
 
-/// By how much it changed, where that is a jump.
-fn jump(before: u64, after: u64) -> Option<f64> {
-    let change = after as f64 / before as f64 - 1.0;
-    (before > 0 && change.abs() >= JUMP && (after as f64 - before as f64).abs() >= SMALL).then_some(change)
+impl Row {
+    /// By its name, what it came to, as it is shown; of a step nanoseconds.
+    fn figures(&self) -> [(&'static str, Option<u64>); 4] {
+        let step = self.step_seconds.map(|seconds| (seconds * 1e9).round() as u64);
+        [("allocated", self.peak_allocated), ("reserved", self.peak_reserved), ("needs", self.needs_at_least), ("step", step)]
+    }
+}
+
+fn shown(figure: &str, value: u64) -> String {
+    if figure == "step" { Seconds(value as f64 / 1e9).to_string() } else { Bytes(value).to_string() }
+}
+
+/// The figures that jumped from one row to the next: names, both values and the change.
+fn jumped(before: &Row, after: &Row) -> Vec<(&'static str, u64, u64, f64)> {
+    let both = before.figures().into_iter().zip(after.figures());
+    let changed = both.filter_map(|((name, old), (_, new))| {
+        let (old, new) = (old.filter(|old| *old > 0)?, new?);
+        let change = new as f64 / old as f64 - 1.0;
+        let is_small = name != "step" && (new as f64 - old as f64).abs() < SMALL;
+        (change.abs() >= JUMP && !is_small).then_some((name, old, new, change))
+    });
+    changed.collect()
 }
 
 /// The changelog of the project that the results are of; none where nothing was rehearsed.
@@ -124,15 +147,15 @@ pub fn read(results: &Path) -> Result<Option<Changelog>> {
 }
 
 /// Pairs of versions that follow each other, of those that came to their end.
-fn pairs(case: &[Row]) -> Vec<(&Row, &Row, u64, u64)> {
-    let ended: Vec<(&Row, u64)> =
-        case.iter().filter(|row| row.verdict != "does_not_fit").filter_map(|row| Some((row, row.peak_allocated?))).collect();
-    ended.windows(2).map(|pair| (pair[0].0, pair[1].0, pair[0].1, pair[1].1)).collect()
+fn pairs(case: &[Row]) -> Vec<(&Row, &Row)> {
+    let ended: Vec<&Row> = case.iter().filter(|row| row.verdict != "does_not_fit" && row.peak_allocated.is_some()).collect();
+    ended.windows(2).map(|pair| (pair[0], pair[1])).collect()
 }
 
 fn jumps_of(case: &[Row], lines: &[Line], causes: &[Cause]) -> Vec<(f64, Jump)> {
-    let of_pair = |(before, after, old, new): (&Row, &Row, u64, u64)| {
-        let change = jump(old, new)?;
+    let of_pair = |(before, after): (&Row, &Row)| {
+        let figures = jumped(before, after);
+        let change = figures.iter().map(|figure| figure.3).max_by(|a, b| a.abs().total_cmp(&b.abs()))?;
         let part = case[0].case.replacen(": ", " ", 1);
         let is_of = |line: &&Line| {
             [&case[0].case, &part].contains(&&line.case) && (&line.before, &line.after) == (&before.version, &after.version)
@@ -156,8 +179,10 @@ fn jumps_of(case: &[Row], lines: &[Line], causes: &[Cause]) -> Vec<(f64, Jump)> 
         let found = Jump {
             case: case[0].case.clone(),
             versions: format!("{package} {old_version} to {}", split(&after.version).1),
-            peaks: format!("{} to {}", Bytes(old), Bytes(new)),
-            change: percent(change),
+            peaks: lines_of(
+                figures.iter().map(|(name, old, new, _)| format!("{name} {} to {}", shown(name, *old), shown(name, *new))),
+            ),
+            change: lines_of(figures.iter().map(|(.., change)| percent(*change))),
             lines: lines.collect(),
             cause,
         };
@@ -166,34 +191,47 @@ fn jumps_of(case: &[Row], lines: &[Line], causes: &[Cause]) -> Vec<(f64, Jump)> 
     pairs(case).into_iter().filter_map(of_pair).collect()
 }
 
+fn lines_of(lines: impl Iterator<Item = String>) -> Markdown {
+    Markdown::trusted(lines.collect::<Vec<String>>().join("<br>"))
+}
+
 fn percent(change: f64) -> String {
     format!("{}{:.0} %", if change < 0.0 { "−" } else { "+" }, change.abs() * 100.0)
 }
 
 fn package(name: &str, cases: &[&[Row]]) -> Package {
     let cases: Vec<&[Row]> = cases.iter().copied().filter(|case| split(&case[0].version).0 == name).collect();
-    let mut versions: Vec<&str> = cases.iter().flat_map(|case| case.iter()).map(|row| split(&row.version).1).collect();
-    versions.sort_by_cached_key(|version| numbers(version));
-    versions.dedup();
-    let is_level =
-        |case: &&[Row]| case[0].case.contains(": ") && pairs(case).iter().all(|(.., old, new)| jump(*old, *new).is_none());
-    let cell = |case: &[Row], version: &&str| {
-        let Some(row) = case.iter().find(|row| split(&row.version).1 == *version) else { return Markdown::text("not tried") };
+    let is_level = |case: &&[Row]| case[0].case.contains(": ") && pairs(case).iter().all(|(old, new)| jumped(old, new).is_empty());
+    let cell = |case: &[Row], row: &Row| {
         let Some(bytes) = row.peak_allocated else { return Markdown::text("none") };
-        let jumped =
-            pairs(case).into_iter().find(|(_, after, ..)| after.version == row.version).and_then(|(.., old, new)| jump(old, new));
-        match jumped {
-            Some(change) => Markdown::trusted(format!("{}, **{}**", Bytes(bytes), percent(change))),
-            None => Markdown::text(&Bytes(bytes).to_string()),
-        }
+        let found = pairs(case).into_iter().find(|(_, after)| after.version == row.version);
+        let jumps = found.map_or(Vec::new(), |(before, after)| jumped(before, after));
+        let marked = |name: &str, text: String| match jumps.iter().find(|jump| jump.0 == name) {
+            Some(jump) => format!("{text}, **{}**", percent(jump.3)),
+            None => text,
+        };
+        let first = marked("allocated", Bytes(bytes).to_string());
+        // Rows that have all four show them.
+        let others = row.figures().into_iter().skip(1).filter_map(|(name, value)| {
+            row.needs_at_least?;
+            Some(marked(name, format!("{name} {}", shown(name, value?))))
+        });
+        lines_of([first].into_iter().chain(others))
     };
-    let row = |case: &&[Row]| (case[0].case.clone(), versions.iter().map(|version| cell(case, version)).collect());
+    let versions_of = |case: &[Row]| case.iter().map(|row| split(&row.version).1.to_string()).collect::<Vec<String>>();
     // A sweep's own peak is that of its largest part.
     let is_sweep = |case: &&[Row]| cases.iter().any(|other| other[0].case.starts_with(&format!("{}: ", case[0].case)));
     let missing = |row: &&Row| !row.missing.is_empty();
+    let mut tables: BTreeMap<Vec<Vec<u64>>, (Vec<String>, Vec<(String, Vec<Markdown>)>)> = BTreeMap::new();
+    for case in cases.iter().filter(|case| !is_sweep(case) && !is_level(case)) {
+        let versions = versions_of(case);
+        let key = versions.iter().map(|version| numbers(version)).collect();
+        let table = tables.entry(key).or_insert_with(|| (versions, Vec::new()));
+        table.1.push((case[0].case.clone(), case.iter().map(|row| cell(case, row)).collect()));
+    }
     Package {
         name: name.to_string(),
-        rows: cases.iter().filter(|case| !is_sweep(case) && !is_level(case)).map(row).collect(),
+        tables: tables.into_values().collect(),
         level: cases.iter().filter(|case| is_level(case)).map(|case| case[0].case.clone()).collect(),
         missing: cases
             .iter()
@@ -201,6 +239,5 @@ fn package(name: &str, cases: &[&[Row]]) -> Package {
             .filter(missing)
             .map(|row| format!("{} with {}: {}", row.case, row.version.replace("==", " "), row.missing))
             .collect(),
-        versions: versions.iter().map(ToString::to_string).collect(),
     }
 }

@@ -4,8 +4,7 @@
 
 uv resolves the requirements together with all packages of the Python that runs this, once and before anything is installed; what is there stays in
 its version where it can. With --beside these packages are seen there, too, behind those that are installed: nothing is fetched but what differs. A
-rehearsal takes no step in CUDA's libraries, but the loader wants them to be there: 4 GB of what torch depends on. Each gets the name of one small
-library here, whose functions fail. That needs a C compiler and binutils.
+rehearsal takes no step in CUDA's libraries, but the loader wants them to be there, 4 GB of what torch depends on: stand_in.py.
 """
 
 import argparse
@@ -22,6 +21,8 @@ import zipfile
 from importlib import metadata
 from pathlib import Path
 
+from stand_in import stand_in
+
 CUDA = re.compile("nvidia-|cuda-")
 # Each of their releases is for one of torch: without a bound a resolver takes one from before they said so.
 COMPANIONS = {"torchvision": "0.{}", "torchaudio": "2.{}"}
@@ -32,49 +33,6 @@ OLDEST = (2, 6)
 
 def lines(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-
-
-def symbols(flag, files):
-    """Versions by names; a library's version of a symbol is the library's name, and some have none."""
-    found = (line.split()[-1] for line in lines("nm", "-D", flag, *files) if line.count(" "))
-    return {name: version.lstrip("@") for name, _, version in (symbol.partition("@") for symbol in found)}
-
-
-def stand_in(packages):
-    torch, cudnn = packages / "torch", packages / "nvidia/cudnn/lib"
-    lib = torch / "lib"
-    files = [str(file) for file in [*lib.glob("*.so*"), *torch.glob("_C*.so")]]
-    defined = symbols("--defined-only", files)
-    missing = {name: version for name, version in symbols("--undefined-only", files).items() if name not in defined}
-    is_stood_in = re.compile("cu(?!dnn)|nccl|nv|__cuda" if cudnn.exists() else "cu|nccl|nv|__cuda")
-    functions = {name: version for name, version in missing.items() if is_stood_in.match(name)}
-    # cuDNN itself looks these up, and ends the process where one is not there.
-    looked_up = {name.decode() for file in cudnn.glob("*.so*") for name in re.findall(rb"\0((?:cublasLt|nvrtc)\w+)(?=\0)", file.read_bytes())}
-    functions = {name: "" for name in looked_up} | functions
-    # CUDA's and cuDNN's codes for an error.
-    bodies = {name: f"int {name}(void) {{ return 1; }}" for name in functions}
-    said = 'return "this library is not in an environment of vramlab";'
-    bodies |= {name: f"const char* {name}(void) {{ {said} }}" for name in functions if name.endswith("ErrorString")}
-    # PyTorch chooses by cuDNN's version whether it asks it at all, and refuses another than its own.
-    (about,) = packages.glob("torch-*.dist-info/METADATA")
-    asked = re.search(r"nvidia-cudnn-cu\d+ ?\(?==(\d+)\.(\d+)\.(\d+)", about.read_text())
-    if asked and not cudnn.exists():
-        major, minor, patch = map(int, asked.groups())
-        bodies["cudnnGetVersion"] = f"unsigned long cudnnGetVersion(void) {{ return {major * 10000 + minor * 100 + patch}; }}"
-        parts = f"(int[]){{{major}, {minor}, {patch}}}"
-        bodies["cudnnGetProperty"] = f"int cudnnGetProperty(int part, int* value) {{ *value = {parts}[part]; return 0; }}"
-    source = "\n".join(bodies.values())
-    versions = {version: [name for name in functions if functions[name] == version] for version in functions.values()}
-    script = lib / "stand_in.map"
-    script.write_text("".join(f"{version or 'UNVERSIONED'} {{ {'; '.join(names)}; }};\n" for version, names in versions.items()))
-    made = lib / "libstand_in.so"
-    command = ["cc", "-x", "c", "-shared", "-fPIC", "-w", "-fno-builtin", f"-Wl,--version-script={script}", "-o", made, "-"]
-    subprocess.run(command, input=source, text=True, check=True)
-    needed = {name for file in files for name in re.findall(r"NEEDED\s+(\S+)", "\n".join(lines("objdump", "-p", file)))}
-    for name in needed:
-        is_here = name == "libcuda.so.1" or (lib / name).exists() or (cudnn / name).exists()
-        if re.match("lib(cu|nccl|nv)", name) and not is_here:
-            (lib / name).symlink_to(made.name)
 
 
 def plain(name):

@@ -99,8 +99,7 @@ impl Project {
     /// # Errors
     /// There is no such file, or it says what no case has; with the line.
     pub fn read(path: &Path) -> Result<Project> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("reading {}; see docs/integrations.md for one", path.display()))?;
+        let text = std::fs::read_to_string(path).with_context(|| format!("reading {}; see docs/ci.md for one", path.display()))?;
         let project: Project = toml::from_str(&text).with_context(|| path.display().to_string())?;
         ensure!(!project.cases.is_empty(), "{}: there is no case; write one, as [case.train]", path.display());
         for (name, case) in &project.cases {
@@ -110,6 +109,13 @@ impl Project {
         }
         Ok(project)
     }
+}
+
+/// Where a rehearsal's script failed, of the answer that it wrote: `FILE:LINE`.
+pub fn failed_at(answer: &Path) -> Option<String> {
+    let answer: serde_json::Value = serde_json::from_slice(&std::fs::read(answer).ok()?).ok()?;
+    let line = answer.pointer("/failed/failure/line")?;
+    Some(on_one_line(&format!("{}:{}", line["file"].as_str()?, line["line"].as_u64()?)))
 }
 
 /// What became of a case, the news first.
@@ -130,7 +136,7 @@ pub enum State {
 }
 
 /// A figure at the base and now: bytes, of a step's time nanoseconds.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct FigureRow {
     pub figure: Figure,
     pub before: Option<i64>,
@@ -147,6 +153,11 @@ pub struct CaseRow {
     /// Why there is no answer, now or at the base.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// Where it failed: `FILE:LINE`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
+    /// Whether it does not fit now.
+    pub is_out: bool,
     pub figures: Vec<FigureRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub difference: Option<PeakDiff>,
@@ -161,7 +172,7 @@ impl CaseRow {
         let case = project.cases.get(name).with_context(|| format!("there is no case {name}"))?;
         let row = |state, why: Option<String>, figures, difference| {
             let (case, gpu) = (name.to_string(), gpu.to_string());
-            CaseRow { case, gpu, state, why, figures, difference }
+            CaseRow { case, gpu, state, why, figures, difference, place: None, is_out: false }
         };
         let after = match after {
             Ok(after) => after,
@@ -181,8 +192,8 @@ impl CaseRow {
             figures.push(FigureRow { figure, before: was, after: is, grew });
         }
         let Ok(before) = before else {
-            let why = before.err().map(|why| on_one_line(&format!("{why:#}")));
-            return Ok(row(State::New, why, figures, None));
+            let why = before.err().map(|why| on_one_line(&format!("at the base: {why:#}")));
+            return Ok(CaseRow { is_out: out(&after), ..row(State::New, why, figures, None) });
         };
         let changes = |row: &FigureRow| {
             let (was, is) = (row.before? as f64, row.after? as f64);
@@ -200,12 +211,12 @@ impl CaseRow {
     }
 }
 
-/// The exit status: 1 where a case fails, 3 where one does not fit any more, 4 where one grew.
+/// The exit status: 1 where a case fails, 3 where one does not fit any more or is new and does not, 4 where one grew.
 pub fn status(rows: &[CaseRow]) -> u8 {
     let has = |state| rows.iter().any(|row| row.state == state);
     match () {
         () if has(State::Failed) => 1,
-        () if has(State::NoLongerFits) => 3,
+        () if has(State::NoLongerFits) || rows.iter().any(|row| row.state == State::New && row.is_out) => 3,
         () if has(State::Grew) => 4,
         () => 0,
     }

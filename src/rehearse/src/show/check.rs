@@ -1,13 +1,17 @@
 //! `--check`: a rehearsal held against an earlier one, as a test of memory.
 
-use super::diff::{PeakDiff, diff, signed};
+use super::diff::{PeakDiff, diff, requested, signed, without_folder};
+use super::files::save;
 use crate::answer::{Answer, BlockGroup, answer, moment};
 use crate::capture::plain::on_one_line;
+use crate::capture::process::INSTALLED;
 use crate::capture::session::Capture;
-use crate::words::short;
+use crate::explore::ci::FigureRow;
+use crate::explore::versions::Figure;
+use crate::words::{bytes, short};
 use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
@@ -56,12 +60,21 @@ impl Tolerance {
 /// More than all lines of all cards can hold together.
 const MOST: i64 = 1 << 50;
 
+/// Lines of a difference that are listed.
+const LINES: usize = 8;
+
 /// How a capture begins.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// As much of an earlier answer as is compared.
-#[derive(Debug, Deserialize)]
+/// In a kept answer, groups of blocks of less than this part of the peak are one for each category.
+const SMALL_PART: i64 = 1000;
+
+/// As much of an earlier answer as is compared; this by itself is what `--update` keeps.
+#[derive(Debug, Deserialize, Serialize)]
 pub struct Earlier {
+    /// Whether small groups of blocks were put together.
+    #[serde(default)]
+    is_short: bool,
     gpu: EarlierGpu,
     #[serde(default)]
     pub(crate) verdict: String,
@@ -69,7 +82,7 @@ pub struct Earlier {
     pub(crate) peak_reserved: i64,
     #[serde(default)]
     pub(crate) needs_at_least: Option<i64>,
-    #[serde(default)]
+    #[serde(default, skip_serializing)]
     pub(crate) time: Option<EarlierTime>,
     processes: Vec<EarlierProcess>,
 }
@@ -79,20 +92,20 @@ pub struct EarlierTime {
     pub(crate) step_seconds: f64,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 struct EarlierGpu {
     name: String,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 struct EarlierProcess {
     torch: String,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     packages: BTreeMap<String, String>,
     peak: EarlierPeak,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 struct EarlierPeak {
     step: u32,
     phase: String,
@@ -113,13 +126,13 @@ impl Earlier {
     /// # Errors
     /// There is no such file, or it is no answer of a rehearsal.
     pub fn read(path: &Path) -> Result<Earlier> {
-        let bytes =
-            fs::read(path).with_context(|| format!("reading {}; make it by vramlab rehearse --json {0}", path.display()))?;
+        let bytes = fs::read(path)
+            .with_context(|| format!("reading {}; vramlab rehearse --check {0} --update writes it", path.display()))?;
         let mut read: Earlier = if bytes.starts_with(&GZIP) {
             let capture = Capture::open(path)?;
             let mut answer = answer(&capture)?;
             answer.add(&capture.found, &capture.card);
-            serde_json::from_value(serde_json::to_value(answer)?)?
+            Earlier::of(&answer)?
         } else {
             let what =
                 "neither an answer of vramlab rehearse --json nor a capture of --keep, or of an earlier vramlab: rehearse it again";
@@ -143,6 +156,40 @@ impl Earlier {
         }
         read.gpu.name = on_one_line(&read.gpu.name);
         Ok(read)
+    }
+
+    /// Of an answer of today.
+    fn of(answer: &Answer) -> Result<Earlier> {
+        Ok(serde_json::from_value(serde_json::to_value(answer)?)?)
+    }
+
+    /// Writes what later rehearsals are compared with: small, a group of blocks a line, and the same on every machine.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn keep(answer: &Answer, path: &Path) -> Result<()> {
+        let mut kept = Earlier::of(answer)?;
+        let here = std::env::current_dir().unwrap_or_default();
+        let here = format!("{}/", here.display());
+        let portable = |line: &str| match INSTALLED.iter().find_map(|folder| line.split_once(*folder)) {
+            Some((_, package)) => format!("{}{package}", INSTALLED[0].trim_start_matches('/')),
+            None => line.strip_prefix(&here).unwrap_or_else(|| without_folder(line)).to_string(),
+        };
+        kept.is_short = true;
+        // The one that needs most is compared.
+        kept.processes.truncate(1);
+        for EarlierPeak { contents, .. } in kept.processes.iter_mut().map(|process| &mut process.peak) {
+            *contents = together(contents, kept.peak_allocated / SMALL_PART, |_| false);
+            for group in contents.iter_mut() {
+                group.line = portable(&group.line);
+                let freed = group.freed.take();
+                group.freed =
+                    freed.map(|at| at.split_once(", ").map_or(at.clone(), |(phase, line)| format!("{phase}, {}", portable(line))));
+            }
+            contents.sort_by_cached_key(|group| (-group.allocated, -group.bytes, group.line.clone(), group.operator.clone()));
+        }
+        let text = serde_json::to_string(&kept)?.replace("{\"line\"", "\n{\"line\"") + "\n";
+        save(path, |file| Ok(std::io::Write::write_all(file, text.as_bytes())?))
     }
 
     /// Versions of the packages that were asked for, of each process.
@@ -171,7 +218,16 @@ impl Earlier {
                 "an answer does not say what lives at its peak: it is of an earlier vramlab, or of a script that used no GPU; rehearse it again"
             ),
         };
-        Ok(diff(&of(self)?, &of(later)?))
+        let (mut was, mut is) = (of(self)?, of(later)?);
+        // What one of them has put together is put together in the other.
+        let least = self.peak_allocated / SMALL_PART;
+        if self.is_short {
+            is = together(&is, least, |group| was.iter().any(|other| is_same_line(group, other)));
+        } else if later.is_short {
+            was = together(&was, least, |group| is.iter().any(|other| is_same_line(group, other)));
+        }
+        let figures = Figure::ALL.map(|figure| FigureRow { figure, before: figure.of(self), after: figure.of(later), grew: false });
+        Ok(PeakDiff { figures: figures.into(), ..diff(&was, &is) })
     }
 
     /// What the two are of.
@@ -187,42 +243,71 @@ impl Earlier {
     }
 
     /// Whether a peak grew by more than is allowed, and where.
-    pub fn compare(&self, now: &Answer, tolerance: Tolerance) -> Compared {
-        let mut text = String::new();
-        let mut grew = false;
-        for (name, before, after) in
-            [("allocated", self.peak_allocated, now.peak_allocated), ("reserved", self.peak_reserved, now.peak_reserved)]
-        {
+    ///
+    /// # Errors
+    /// The answer cannot be read as an earlier one.
+    pub fn compare(&self, now: &Answer, tolerance: Tolerance) -> Result<Compared> {
+        let now = Earlier::of(now)?;
+        let (mut text, mut grew, mut changes) = (String::new(), false, Vec::new());
+        for figure in [Figure::Allocated, Figure::Reserved, Figure::Needs] {
+            let (Some(before), Some(after)) = (figure.of(self), figure.of(&now)) else { continue };
             let more = after - before > tolerance.of(before);
             grew |= more;
             let (change, grown) = (signed(after - before), if more { "  GREW" } else { "" });
-            let _ = writeln!(text, "  peak {name:<10} {before:>15} B -> {after:>15} B  {change}{grown}");
+            let name = if figure == Figure::Needs { "needs".to_string() } else { format!("peak {figure}") };
+            let _ = writeln!(text, "  {name:<15} {before:>15} B -> {after:>15} B  {change}{grown}");
+            changes.push(format!("{figure} {change}"));
         }
+        let difference = grew.then(|| self.difference(&now).ok()).flatten();
         if let (Some(before), Some(after)) = (self.processes.first(), now.processes.first()) {
-            if (before.peak.phase.as_str(), before.peak.step) != (after.peak.phase, after.peak.step) {
-                let (was, is) = (before.peak.moment(), moment(after.peak.phase, after.peak.step, after.peak.pass));
+            if (&before.peak.phase, before.peak.step) != (&after.peak.phase, after.peak.step) {
+                let (was, is) = (before.peak.moment(), after.peak.moment());
                 let _ = writeln!(text, "  The peak was {was} and is {is}.");
             }
             if before.torch != after.torch {
                 let _ = writeln!(text, "  The earlier answer is of PyTorch {}, this one of PyTorch {}.", before.torch, after.torch);
             }
-            if grew {
-                text += &format!("\n  What lives at the peak:\n{}", diff(&before.peak.contents, &after.peak.contents).text());
+            if let Some(difference) = &difference {
+                let (was, is, change) = (difference.before, difference.after, signed(difference.after - difference.before));
+                text +=
+                    &format!("\n  What lives at the peak, {} -> {}, {change}:\n{}", bytes(was), bytes(is), difference.brief(LINES));
             }
         }
         let verdict = if grew { "THE PEAK GREW" } else { "The peak did not grow" };
         let by = if tolerance.of(self.peak_reserved) > 0 { " by more than --tolerance allows" } else { "" };
-        let changes = [("allocated", self.peak_allocated, now.peak_allocated), ("reserved", self.peak_reserved, now.peak_reserved)];
-        let changes = changes
-            .map(|(name, before, after)| format!("{name} {}{}", if after < before { "" } else { "+" }, signed(after - before)));
-        let most = match (self.processes.first(), now.processes.first()) {
-            (Some(before), Some(after)) if grew => diff(&before.peak.contents, &after.peak.contents).most(),
-            _ => None,
-        };
-        let most = most.map_or(String::new(), |(line, bytes)| format!("; most at {} (+{})", short(&line), signed(bytes)));
+        let most = difference.and_then(|difference| difference.most());
+        let most = most.map_or(String::new(), |(line, bytes)| format!("; most at {} ({})", short(&line), signed(bytes)));
         let first = format!("{}{by}: {}{most}", if grew { "GREW" } else { "DID NOT GROW" }, changes.join(", "));
-        Compared { first, text: format!("\n{verdict}{by}, compared with --check:\n{text}"), grew }
+        Ok(Compared { first, text: format!("\n{verdict}{by}, compared with --check:\n{text}"), grew })
     }
+}
+
+/// Whether two groups are of one line, whatever its number, and of blocks of one kind.
+fn is_same_line(a: &BlockGroup, b: &BlockGroup) -> bool {
+    let of = |group: &BlockGroup| without_folder(&group.line).rsplit_once(':').map(|(file, _)| file.to_string());
+    (a.bytes, &a.source, &a.operator, &a.category) == (b.bytes, &b.source, &b.operator, &b.category) && of(a) == of(b)
+}
+
+/// Groups of fewer bytes that are not known by themselves become one for each category.
+fn together(groups: &[BlockGroup], least: i64, is_known: impl Fn(&BlockGroup) -> bool) -> Vec<BlockGroup> {
+    let is_large = |group: &&BlockGroup| group.blocks == 0 || group.allocated >= least || is_known(group);
+    let (mut large, small): (Vec<&BlockGroup>, Vec<&BlockGroup>) = groups.iter().partition(is_large);
+    let mut sums: BTreeMap<&str, BlockGroup> = BTreeMap::new();
+    for group in small {
+        let sum = sums.entry(&group.category).or_insert_with(|| BlockGroup {
+            line: "elsewhere".to_string(),
+            source: Some("small blocks together".to_string()),
+            module: "elsewhere".to_string(),
+            category: group.category.clone(),
+            blocks: 1,
+            made: 1,
+            ..BlockGroup::default()
+        });
+        sum.bytes += requested(group);
+        sum.allocated += group.allocated;
+    }
+    large.extend(sums.values());
+    large.into_iter().cloned().collect()
 }
 
 #[cfg(test)]

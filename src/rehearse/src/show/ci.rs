@@ -1,6 +1,6 @@
 //! Cases of a project beside their base: as text, as a summary or a comment in Markdown, and as annotations of lines. The news is first.
 
-use super::diff::signed;
+use super::diff::{signed, without_folder};
 use crate::capture::plain::on_one_line;
 use crate::explore::ci::{CaseRow, FigureRow, State};
 use crate::explore::versions::Figure;
@@ -25,6 +25,19 @@ impl FigureRow {
         Some(if change.abs() < 5e-4 { "same".to_string() } else { format!("{:+.1} %", change * 100.0) })
     }
 
+    /// Whether both are there, and not the same.
+    pub fn differs(&self) -> bool {
+        self.change().is_some_and(|change| change != "same")
+    }
+
+    /// As a line of text.
+    pub fn line(&self) -> String {
+        let show = |of: Option<i64>| of.map_or("-".to_string(), |of| value(self.figure, of));
+        let (name, before, after) = (self.figure.to_string(), show(self.before), show(self.after));
+        let line = format!("  {name:<10} {before:>11} -> {after:>11}  {}", self.change().unwrap_or_default());
+        format!("{}{}", line.trim_end(), if self.grew { "  GREW" } else { "" })
+    }
+
     fn cell(&self) -> String {
         let show = |of: Option<i64>| of.map_or("-".to_string(), |of| value(self.figure, of));
         match self.change() {
@@ -45,18 +58,26 @@ impl CaseRow {
             State::NoLongerFits => "DOES NOT FIT ANY MORE",
             State::Grew => "GREW",
             State::Shrank => "shrank",
+            State::New if self.is_out => "new, and DOES NOT FIT",
             State::New => "new",
             State::DoesNotFit => "does not fit, as before",
             State::Same => "same",
         }
     }
 
-    /// In one line: what changed most, or why there is no answer.
-    fn said(&self) -> String {
+    /// What changed most, or why there is no answer.
+    fn what(&self) -> String {
+        if let Some(why) = &self.why {
+            return self.place.as_ref().map_or(why.clone(), |place| format!("{why}, at {}", without_folder(place)));
+        }
         let told = |row: &&FigureRow| row.grew || self.state == State::Shrank;
         let changed = self.figures.iter().filter(told).filter_map(|row| Some(format!("{} {}", row.figure, row.change()?)));
-        let changed: Vec<String> = changed.filter(|text| !text.ends_with("same")).collect();
-        let what = self.why.clone().unwrap_or_else(|| changed.join(", "));
+        changed.filter(|text| !text.ends_with("same")).collect::<Vec<String>>().join(", ")
+    }
+
+    /// In one line.
+    fn said(&self) -> String {
+        let what = self.what();
         format!("{}: {} on {}{}{what}", self.title(), self.case, self.gpu, if what.is_empty() { "" } else { ": " })
     }
 }
@@ -82,13 +103,10 @@ pub fn text(rows: &[CaseRow], base: &str) -> String {
     for row in rows {
         let _ = writeln!(text, "\n{}", row.said());
         for figure in row.figures.iter().filter(|figure| figure.after.is_some()) {
-            let show = |of: Option<i64>| of.map_or("-".to_string(), |of| value(figure.figure, of));
-            let (name, before, after) = (figure.figure.to_string(), show(figure.before), show(figure.after));
-            let line = format!("  {name:<10} {before:>11} -> {after:>11}  {}", figure.change().unwrap_or_default());
-            let _ = writeln!(text, "{}{}", line.trim_end(), if figure.grew { "  GREW" } else { "" });
+            text += &(figure.line() + "\n");
         }
         if let Some(difference) = row.difference.as_ref().filter(|difference| !difference.rows.is_empty()) {
-            text += &difference.listed(LINES);
+            text += &difference.brief(LINES);
         }
     }
     text
@@ -105,8 +123,8 @@ pub fn markdown(rows: &[CaseRow], base: &str) -> String {
         let _ = writeln!(text, "| {} | {} | {} | {cells} |", code(&row.case), code(&row.gpu), row.title());
     }
     for row in rows {
-        let lines = row.difference.as_ref().filter(|difference| !difference.rows.is_empty()).map(|d| d.listed(LINES));
-        let why = row.why.as_ref().map(|why| format!("    {why}\n"));
+        let lines = row.difference.as_ref().filter(|difference| !difference.rows.is_empty()).map(|d| d.brief(LINES));
+        let why = row.why.as_ref().map(|_| format!("    {}\n", row.what()));
         if let Some(more) = lines.or(why) {
             let fenced = more.replace("```", "'''");
             let _ = write!(text, "\n**{}** {} on {}\n```text\n{fenced}```\n", row.title(), code(&row.case), code(&row.gpu));
@@ -123,16 +141,20 @@ pub fn annotations(rows: &[CaseRow], root: &Path) -> String {
     for row in rows {
         let kind = match row.state {
             State::Failed | State::NoLongerFits | State::Grew => "error",
+            State::New if row.is_out => "error",
             State::Shrank => "notice",
             _ => continue,
         };
-        // The largest change at a line of the project.
-        let place = row.difference.iter().flat_map(|difference| &difference.rows).find_map(|change| {
-            let (file, line) = change.line.rsplit_once(':')?;
+        // Where it failed, or the largest change at a line of the project.
+        let changes = row.difference.iter().flat_map(|difference| &difference.rows);
+        let places = row.place.iter().map(|place| (place, String::new()));
+        let mut places = places.chain(changes.map(|change| (&change.line, format!(" ({} here)", signed(change.bytes)))));
+        let place = places.find_map(|(place, here)| {
+            let (file, line) = place.rsplit_once(':')?;
             let file = Path::new(file).strip_prefix(root).ok()?;
-            Some((format!(" file={},line={line},", property(&file.to_string_lossy())), signed(change.bytes)))
+            Some((format!(" file={},line={line},", property(&file.to_string_lossy())), here))
         });
-        let (place, here) = place.map_or((" ".to_string(), String::new()), |(place, bytes)| (place, format!(" ({bytes} here)")));
+        let (place, here) = place.unwrap_or((" ".to_string(), String::new()));
         let _ = writeln!(text, "::{kind}{place}title=GPU memory::{}{here}", escaped(&on_one_line(&row.said())));
     }
     text

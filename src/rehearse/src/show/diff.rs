@@ -3,6 +3,8 @@
 use crate::answer::BlockGroup;
 use crate::capture::plain::on_one_line;
 use crate::capture::process::INSTALLED;
+use crate::explore::ci::FigureRow;
+use crate::explore::versions::Figure;
 use crate::explore::versions::bisect::FirstBad;
 use crate::words::bytes;
 use serde::Serialize;
@@ -78,6 +80,9 @@ pub struct PeakDiff {
     /// Allocated bytes at the peaks.
     pub before: i64,
     pub after: i64,
+    /// All four that two answers are compared by.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub figures: Vec<FigureRow>,
     /// The largest change first, the allocator's rounding among them: they sum to the difference.
     pub rows: Vec<DiffRow>,
     pub categories: Vec<(String, i64)>,
@@ -86,8 +91,9 @@ pub struct PeakDiff {
 }
 
 /// Names of files without the folder that a package or a clone lies in, which is another one on another machine.
-fn without_folder(line: &str) -> &str {
-    let package = INSTALLED.iter().find_map(|folder| line.split_once(*folder));
+pub fn without_folder(line: &str) -> &str {
+    // A kept answer has them without what lies before.
+    let package = INSTALLED.iter().find_map(|folder| line.split_once(folder.trim_start_matches('/')));
     package.map_or_else(|| line.rsplit('/').next().unwrap_or(line), |(_, package)| package)
 }
 
@@ -106,7 +112,7 @@ fn by_line(groups: &[BlockGroup]) -> BTreeMap<Key, Vec<&BlockGroup>> {
 }
 
 /// What a group's blocks at the peak asked for.
-fn requested(group: &BlockGroup) -> i64 {
+pub fn requested(group: &BlockGroup) -> i64 {
     group.bytes * i64::try_from(group.blocks).unwrap_or(i64::MAX)
 }
 
@@ -135,8 +141,10 @@ pub fn diff(before: &[BlockGroup], after: &[BlockGroup]) -> PeakDiff {
         pairs.push((groups, now));
     }
     pairs.extend(new.into_values().map(|now| (Vec::new(), now)));
-    without_moved(&mut pairs);
-    let mut rows: Vec<DiffRow> = pairs.iter().filter_map(|(was, now)| row(was, now)).collect();
+    let mut rows: Vec<DiffRow> = without_moved(&pairs)
+        .iter()
+        .filter_map(|(was, now)| row(&was.iter().collect::<Vec<_>>(), &now.iter().collect::<Vec<_>>()))
+        .collect();
     let allocated = |groups: &[BlockGroup]| groups.iter().map(|group| group.allocated).sum::<i64>();
     let rounding = |groups: &[BlockGroup]| groups.iter().map(|group| group.allocated - requested(group)).sum::<i64>();
     let (was, is) = (rounding(before), rounding(after));
@@ -157,6 +165,7 @@ pub fn diff(before: &[BlockGroup], after: &[BlockGroup]) -> PeakDiff {
     PeakDiff {
         before: allocated(before),
         after: allocated(after),
+        figures: Vec::new(),
         rows,
         categories: changes(|group| &group.category),
         modules: changes(|group| &group.module),
@@ -164,26 +173,44 @@ pub fn diff(before: &[BlockGroup], after: &[BlockGroup]) -> PeakDiff {
     }
 }
 
-/// Takes away what stands at another line now and is otherwise the same, as after a formatter: such rows would cancel.
-fn without_moved(pairs: &mut [(Vec<&BlockGroup>, Vec<&BlockGroup>)]) {
-    let is_same = |one: &BlockGroup, other: &BlockGroup| {
-        let of = |group: &BlockGroup| (group.bytes, group.blocks, group.allocated);
-        of(one) == of(other)
-            && (&one.operator, &one.module, &one.category, &one.function)
-                == (&other.operator, &other.module, &other.category, &other.function)
-    };
-    let (mut gone, mut came): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
+/// Groups that blocks may move between, from line to line of a function, without a change that anybody sees.
+type Kind<'a> = (i64, &'a str, &'a str, &'a str, &'a str);
+
+fn kind(group: &BlockGroup) -> Kind<'_> {
+    (group.bytes, &group.operator, &group.module, &group.category, &group.function)
+}
+
+/// Takes away blocks that stand at another line now and are otherwise the same, as after a formatter: such rows would cancel.
+fn without_moved(pairs: &[(Vec<&BlockGroup>, Vec<&BlockGroup>)]) -> Vec<(Vec<BlockGroup>, Vec<BlockGroup>)> {
+    let own = |groups: &[&BlockGroup]| groups.iter().map(|group| (*group).clone()).collect::<Vec<BlockGroup>>();
+    let mut left: Vec<(Vec<BlockGroup>, Vec<BlockGroup>)> = pairs.iter().map(|(was, now)| (own(was), own(now))).collect();
+    // By kind the lines that have more of it than before, and those that have fewer.
+    let mut changed: BTreeMap<Kind, [Vec<(usize, usize)>; 2]> = BTreeMap::new();
     for (at, (was, now)) in pairs.iter().enumerate() {
-        let is_new = |group: &&BlockGroup, others: &[&BlockGroup]| !others.iter().any(|other| is_same(group, other));
-        gone.extend(was.iter().filter(|group| is_new(group, now)).map(|group| (at, *group)));
-        came.extend(now.iter().filter(|group| is_new(group, was)).map(|group| (at, *group)));
+        let mut of: BTreeMap<Kind, [usize; 2]> = BTreeMap::new();
+        was.iter().for_each(|group| of.entry(kind(group)).or_default()[0] += group.blocks);
+        now.iter().for_each(|group| of.entry(kind(group)).or_default()[1] += group.blocks);
+        for (kind, [was, now]) in of.into_iter().filter(|(_, [was, now])| was != now) {
+            changed.entry(kind).or_default()[usize::from(now > was)].push((at, now.abs_diff(was)));
+        }
     }
-    for (from, group) in gone {
-        let Some(found) = came.iter().position(|(_, other)| is_same(group, other)) else { continue };
-        let (to, other) = came.swap_remove(found);
-        pairs[from].0.retain(|one| !std::ptr::eq(*one, group));
-        pairs[to].1.retain(|one| !std::ptr::eq(*one, other));
+    for (kind, [gone, came]) in changed {
+        let most = [&gone, &came].map(|places| places.iter().map(|(_, blocks)| blocks).sum::<usize>());
+        for (side, places) in [gone, came].into_iter().enumerate() {
+            let mut moved = most[0].min(most[1]);
+            for (at, blocks) in places {
+                let groups = if side == 0 { &mut left[at].0 } else { &mut left[at].1 };
+                let mut here = blocks.min(moved);
+                moved -= here;
+                for group in groups.iter_mut().filter(|group| self::kind(group) == kind) {
+                    let taken = group.blocks.min(here);
+                    group.blocks -= taken;
+                    here -= taken;
+                }
+            }
+        }
     }
+    left
 }
 
 fn row(was: &[&BlockGroup], now: &[&BlockGroup]) -> Option<DiffRow> {
@@ -191,16 +218,21 @@ fn row(was: &[&BlockGroup], now: &[&BlockGroup]) -> Option<DiffRow> {
     if before.1 == after.1 {
         return None;
     }
-    // Whose blocks changed most speaks for the line.
-    let speaker = |groups: &[&BlockGroup], others: &[&BlockGroup]| {
-        let of = |group: &BlockGroup| {
-            let other = others.iter().filter(|other| (&other.operator, other.bytes) == (&group.operator, group.bytes));
-            (requested(group) - other.map(|other| requested(other)).sum::<i64>()).abs()
-        };
-        groups.iter().max_by_key(|group| of(group)).map(|group| (*group).clone())
+    // What changed most the way that the line did speaks for it: a category, and of that an operator.
+    let grows = after.1 > before.1;
+    let most = |all: &[&BlockGroup], name: fn(&BlockGroup) -> &str| -> Option<String> {
+        let mut sums: BTreeMap<&str, i64> = BTreeMap::new();
+        for (sign, groups) in [(-1, was), (1, now)] {
+            let of = groups.iter().filter(|group| all.iter().any(|one| std::ptr::eq(*one, **group)));
+            of.for_each(|group| *sums.entry(name(group)).or_default() += sign * requested(group));
+        }
+        sums.into_iter().max_by_key(|(_, bytes)| if grows { *bytes } else { -bytes }).map(|(name, _)| name.to_string())
     };
-    let (most, least) = if after.1 > before.1 { (now, was) } else { (was, now) };
-    let group = speaker(most, least).or_else(|| speaker(least, most))?;
+    let all = [was, now].concat();
+    let category = most(&all, |group| &group.category)?;
+    let of_category: Vec<&BlockGroup> = all.into_iter().filter(|group| group.category == category).collect();
+    let operator = most(&of_category, |group| &group.operator)?;
+    let group = of_category.into_iter().filter(|group| group.operator == operator).max_by_key(|group| requested(group))?;
     let (change, freed) = change(was, now, before, after);
     let place = now.first().or(was.first())?;
     Some(DiffRow {
@@ -209,9 +241,9 @@ fn row(was: &[&BlockGroup], now: &[&BlockGroup]) -> Option<DiffRow> {
         line: place.line.clone(),
         function: place.function.clone(),
         source: place.source.clone(),
-        module: group.module,
-        category: group.category,
-        operator: group.operator,
+        module: group.module.clone(),
+        category,
+        operator,
         before,
         after,
         freed,
@@ -272,10 +304,12 @@ impl PeakDiff {
         let mut text = String::new();
         let (before, after) = (bytes(self.before), bytes(self.after));
         let change = self.after - self.before;
+        let others = self.figures.iter().filter(|row| row.figure != Figure::Allocated && row.differs());
+        let others: String = others.map(|row| row.line() + "\n").collect();
         if self.rows.is_empty() {
-            return format!("  Both peaks hold the same: {before}, line by line.\n");
+            return format!("  Both peaks hold the same: {before}, line by line.\n{others}");
         }
-        let _ = writeln!(text, "  {before} -> {after}: {}{}", signed(change), per_cent(self.before, self.after));
+        let _ = writeln!(text, "  {before} -> {after}: {}{}\n{others}", signed(change), per_cent(self.before, self.after));
         // What the bytes are for is first: where the peak moved, lines are of two moments.
         let tables = [("by category", &self.categories), ("by module", &self.modules), ("by operator", &self.operators)];
         for (at, (title, rows)) in tables.into_iter().enumerate() {
@@ -291,6 +325,12 @@ impl PeakDiff {
         text
     }
 
+    /// What changed most by category, in a line, and so many rows.
+    pub fn brief(&self, most: usize) -> String {
+        let changed = self.categories.iter().take(4).map(|(name, bytes)| format!("{} {name}", signed(*bytes)));
+        format!("    {}\n{}", changed.collect::<Vec<String>>().join(", "), self.listed(most))
+    }
+
     /// The rows, but so many at most; and their sum.
     pub fn listed(&self, most: usize) -> String {
         let (mut text, change) = (String::new(), self.after - self.before);
@@ -298,7 +338,8 @@ impl PeakDiff {
         for row in self.rows.iter().take(most) {
             let source = on_one_line(row.source.as_deref().unwrap_or(&row.function));
             let (bytes, change, line) = (signed(row.bytes), row.change.words(), on_one_line(without_folder(&row.line)));
-            let _ = writeln!(text, "    {bytes:>11}  {change:<13}  {line:<width$}  {source:.72}");
+            let told = format!("    {bytes:>11}  {change:<13}  {line:<width$}  {source:.72}");
+            let _ = writeln!(text, "{}", told.trim_end());
             let about = row.about();
             if !about.is_empty() {
                 let _ = writeln!(text, "    {:>11}  {:<13}  {}", "", "", on_one_line(&about));
@@ -396,6 +437,11 @@ mod tests {
         let formatted = [group("t.py:1", "a", "aten::mm", 1000, 2), group("t.py:9", "b_2,", "aten::mm", 512, 1)];
         let rows = diff(&before[..2], &formatted).rows;
         assert!(rows.is_empty(), "{rows:?}");
+        // One line that became three, of which one holds a block more than before.
+        let line = [group("t.py:1", "f(g(x), g(x), g(x))", "aten::mm", 1000, 6)];
+        let lines = [2, 2, 3].map(|blocks| group(&format!("t.py:{blocks}"), &format!("g(x), {blocks}"), "aten::mm", 1000, blocks));
+        let rows = diff(&line, &lines).rows;
+        assert!(rows.iter().map(|row| row.bytes).eq([1000, 24]), "{rows:?}");
         assert!(diff(&after, &after).text().contains("hold the same"));
         for rows in [&found.categories, &found.modules, &found.operators] {
             assert_eq!(rows.iter().map(|(_, bytes)| bytes).sum::<i64>(), found.after - found.before);

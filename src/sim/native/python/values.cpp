@@ -47,6 +47,8 @@ struct Shadow {
   Tensor bytes;
   Source source = kReal;
   bool is_large_floating = false;
+  // A mask that nobody knows, cast to numbers.
+  bool is_mask = false;
 };
 
 std::mutex shadows_mutex;
@@ -142,6 +144,15 @@ void lose(const Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_cuda() || tensor.layout() != at::kStrided || !tensor.has_storage() || tensor.numel() == 0) return;
   if (is_whole(tensor.scalar_type()) && tensor.storage().nbytes() <= kMostWhole) return set_shadow(tensor, {});
   forget_values(address_of(tensor));
+}
+
+// Whether it is a mask whose values nobody knows, as truths or as numbers.
+bool is_unknown_mask(const Tensor& tensor) {
+  if (!tensor.is_cuda() || tensor.layout() != at::kStrided || !tensor.has_storage() || known(tensor, nullptr).defined()) return false;
+  if (tensor.scalar_type() == at::kBool) return true;
+  const std::lock_guard<std::mutex> lock(shadows_mutex);
+  const auto found = shadows.find(address_of(tensor));
+  return found != shadows.end() && found->second.is_mask;
 }
 
 // Writes values into a tensor's shadow. Where there is none, the tensor must fill its block, or be the first to be written of whole numbers.
@@ -278,6 +289,8 @@ enum class Special {
   // One number and a limit.
   kMore,
   kLess,
+  // How many a mask selects: all, as what is selected by it has.
+  kSelected,
   // A healthy scaler finds nothing infinite.
   kNothingFound,
   kCopy,
@@ -299,6 +312,7 @@ Special special_of(const std::string& name) {
       {Special::kFalse, {"isnan", "isinf"}},
       {Special::kMore, {"gt.Scalar", "ge.Scalar"}},
       {Special::kLess, {"lt.Scalar", "le.Scalar"}},
+      {Special::kSelected, {"sum", "sum.dim_IntList", "count_nonzero", "count_nonzero.dim_IntList"}},
       {Special::kNothingFound, {"_amp_foreach_non_finite_check_and_unscale_"}},
       {Special::kCopy, {"copy_"}},
   };
@@ -644,6 +658,14 @@ struct Around final : c10::OperatorKernel {
           return is_other() && like.dim() ? at::arange(like.size(-1)).remainder(choices).expand(like.sizes()) : in_turn(like, choices);
         });
       }
+      case Special::kSelected: {
+        const Tensor& self = before[0].toTensor();
+        if (!is_unknown_mask(self)) break;
+        for (const Tensor& result : results.list) {
+          if (result.numel() > 0) learn(result, at::full(result.sizes(), self.numel() / result.numel(), on_cpu(result)), kMadeUp);
+        }
+        return;
+      }
       case Special::kCopy: {
         const Tensor &to = before[0].toTensor(), &from = before[1].toTensor();
         if (to.is_cpu() && from.is_cuda() && from.numel() > 0) {
@@ -659,6 +681,7 @@ struct Around final : c10::OperatorKernel {
           }
         }
         lose(to);
+        if (to.is_cuda() && from.is_cuda() && to.numel() == from.numel() && is_unknown_mask(from)) set_shadow(to, {{}, kReal, false, true});
         return;
       }
       default: break;
@@ -716,8 +739,21 @@ struct Around final : c10::OperatorKernel {
       results = selected ? std::vector<Tensor>{at::empty({*selected}, before[0].toTensor().options())} : largest(name, before);
       if (!selected) tell_size(results[0], before);
       for (const Tensor& result : results) lose(result);
+      // As a mask that nobody knows selects all, all are of the first kind.
+      const size_t counts = name == "aten::bincount" ? 0 : 2;
+      if (counts < results.size() && results[counts].scalar_type() == at::kLong && results[counts].numel() > 0) {
+        const Tensor values = at::zeros(results[counts].sizes(), at::TensorOptions(at::kLong));
+        values.data_ptr<int64_t>()[0] = selectable(before);
+        learn(results[counts], values, kMadeUp);
+      }
     }
     for (const Tensor& result : results) stack->push_back(result);
+  }
+
+  // How many values are counted.
+  int64_t selectable(const Stack& arguments) const {
+    const Tensor& self = arguments[0].toTensor();
+    return name == "aten::unique_dim" || name == "aten::unique_dim_consecutive" ? self.size(arguments[1].toInt()) : self.numel();
   }
 
   // What was taken of values that nobody knows, and the most that it could be: how many elements a result has, or how many are of the most
@@ -726,8 +762,7 @@ struct Around final : c10::OperatorKernel {
     const Tensor& self = before[0].toTensor();
     if (name == "aten::repeat_interleave.Tensor") return placeholder_read(name_of_operator.c_str(), true);
     if (name == "aten::unique_dim" || name == "aten::unique_dim_consecutive") {
-      const int64_t dim = before[1].toInt();
-      return placeholder_read(name_of_operator.c_str(), true, result.size(dim), self.size(dim));
+      return placeholder_read(name_of_operator.c_str(), true, result.size(before[1].toInt()), selectable(before));
     }
     if (special == Special::kCounts || name == "aten::bincount") {
       const c10::InferenceMode normal(false);

@@ -519,6 +519,8 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
       const bool adds = is_one_of(of.name, {"addmm", "addmm_", "baddbmm", "baddbmm_", "addmv", "addmv_", "_addmm_activation"});
       const Tensor a = tensor(adds), b = tensor(adds + 1);
       if (a.defined() && b.defined()) see_product(work, a, b);
+      // What it is added to can be of another type: factors in bfloat16 with a sum in fp32 run on tensor cores.
+      if (a.defined() && at::isFloatingType(a.scalar_type())) work.precision = precision_of(a, of.kind);
       break;
     }
     case WorkKind::kConvolution: {

@@ -203,7 +203,7 @@ impl CardModel {
         };
         // Kernels of depthwise convolutions move their tensors again, too.
         let again = if class.starts_with("depthwise") { factor } else { 1.0 };
-        let by_formula = fixed + compute.hypot(memory * again) + layout;
+        let by_formula = fixed + (compute * compute + (memory * again).powi(2)).sqrt() + layout;
         match self.timed.seconds(work) {
             Some(seconds) => OperatorTime { seconds, limit, class, grade: Grade::Chip, is_timed: true },
             None => OperatorTime { seconds: by_formula, limit, class, grade: *grade, is_timed: false },

@@ -803,7 +803,8 @@ fn interval(made_of: &str, records: &str, host: Option<&str>, unrecorded: &[Unre
     let (low, high) = band(&format!("{records} {made_of}"));
     let more = |end: fn(&Unrecorded) -> f64| unrecorded.iter().map(|one| one.share * end(one).ln().abs()).sum::<f64>();
     let (least, most) = band("ratio");
-    let end = |own: f64, more: f64, of_timed: f64| (1.0 - timed) * own.ln().abs().hypot(more) + timed * of_timed.ln().abs();
+    let end =
+        |own: f64, more: f64, of_timed: f64| (1.0 - timed) * (own.ln().powi(2) + more * more).sqrt() + timed * of_timed.ln().abs();
     ((-end(low, more(|one| one.low), least)).exp(), end(high, more(|one| one.high), most).exp())
 }
 

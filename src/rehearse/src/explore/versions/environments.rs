@@ -194,8 +194,10 @@ impl Environments<'_> {
     pub fn with(&self, pins: &[Pin]) -> Result<Environment> {
         let all = folder()?;
         let mut names: Vec<String> = pins.iter().map(Pin::to_string).collect();
-        let maker = libraries()?.folder.join("python/versions/environment.py");
-        let made_by = fs::read_to_string(&maker).with_context(|| format!("reading {}", maker.display()))?;
+        let parts = libraries()?.folder.join("python/versions");
+        let maker = parts.join("environment.py");
+        let read = |path: PathBuf| fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()));
+        let made_by = read(maker.clone())? + &read(parts.join("stand_in.py"))?;
         let Base { python, packages, .. } = self.base;
         let how = (&self.python, &self.with, self.has_no_dependencies);
         let key = format!("{names:?} {how:?} {} {packages} {made_by}", python.display());

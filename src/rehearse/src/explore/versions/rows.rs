@@ -165,7 +165,7 @@ impl Table {
                 text += &match jump.rows.is_empty() {
                     true => "    The peak holds the same blocks, line by line: the allocator or the work of the step differs.\n"
                         .to_string(),
-                    false => jump.listed(LINES),
+                    false => jump.brief(LINES),
                 };
             }
         }
