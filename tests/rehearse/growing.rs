@@ -250,7 +250,10 @@ fn a_pull_request_that_grows_is_caught_by_the_action_and_by_pytest() {
             fs::remove_file(scene.path().join(name)).ok();
         }
         let mut action = started("grown", "base/rehearsal.cap");
-        let done = action.env("VRAMLAB_COMMAND", command).env("VRAMLAB_INSTALL", install).output().unwrap();
+        // Cases have their flags in vramlab.toml.
+        let flags = if command.is_empty() { "" } else { "--steps 2" };
+        action.env("VRAMLAB_COMMAND", command).env("VRAMLAB_INSTALL", install).env("VRAMLAB_FLAGS", flags);
+        let done = action.output().unwrap();
         (
             done.status.code(),
             read_text("summary.md"),

@@ -64,12 +64,15 @@ pub struct Jump {
     pub cause: Option<Markdown>,
 }
 
-/// Cases of one package, with the same versions.
+/// Versions, and of each case what it took with each of them.
+type Table = (Vec<String>, Vec<(String, Vec<Markdown>)>);
+
+/// Cases of one package.
 #[derive(Debug, Serialize)]
 pub struct Package {
     pub name: String,
-    /// Versions, and of each case that was tried with just these what it took; a change of less than a jump is not marked.
-    pub tables: Vec<(Vec<String>, Vec<(String, Vec<Markdown>)>)>,
+    /// One for cases that were tried with just the same versions; a change of less than a jump is not marked.
+    pub tables: Vec<Table>,
     /// Parts of a sweep without a jump.
     pub level: Vec<String>,
     pub missing: Vec<String>,
@@ -222,7 +225,7 @@ fn package(name: &str, cases: &[&[Row]]) -> Package {
     // A sweep's own peak is that of its largest part.
     let is_sweep = |case: &&[Row]| cases.iter().any(|other| other[0].case.starts_with(&format!("{}: ", case[0].case)));
     let missing = |row: &&Row| !row.missing.is_empty();
-    let mut tables: BTreeMap<Vec<Vec<u64>>, (Vec<String>, Vec<(String, Vec<Markdown>)>)> = BTreeMap::new();
+    let mut tables: BTreeMap<Vec<Vec<u64>>, Table> = BTreeMap::new();
     for case in cases.iter().filter(|case| !is_sweep(case) && !is_level(case)) {
         let versions = versions_of(case);
         let key = versions.iter().map(|version| numbers(version)).collect();
