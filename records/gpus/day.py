@@ -40,7 +40,7 @@ OPEN = {
 DAY = {
     **{task: seconds for task, (seconds, _, _) in OPEN.items()},
     # After the quarter of an hour.
-    "doctor": 60, "calibrate": 120, "outside": 60, "programs": 400, "decide-pin_memory": 480, "decide-amp": 60, "decide-profiling": 200,
+    "doctor": 60, "kernels": 600, "outside": 60, "programs": 400, "decide-pin_memory": 480, "decide-amp": 60, "decide-profiling": 200,
     "decide-backends": 120, "times": 300, "events-training-128": 90, "events-inference-128": 60,
     "events-training-512": 120, "reference-memory": 180, "smoke-pin_memory": 60, "smoke-agreement": 60, "smoke-amp": 60,
     "smoke-profiling": 60, "smoke-empty_cache": 60, "smoke-memory_model": 60, "smoke-ddp_buckets": 60, "smoke-free_tensors": 60,
@@ -71,7 +71,7 @@ def experiment_of(task):
         return OPEN[task][1][0][1], name
     if kind in ("smoke", "decide"):
         return {"smoke": "smoke", "decide": "quick"}[kind], name
-    return None if name or task in ("doctor", "calibrate", "outside", "programs", "times") else ("full", task)
+    return None if name or task in ("doctor", "kernels", "outside", "programs", "times") else ("full", task)
 
 
 class Day:
@@ -105,9 +105,6 @@ class Day:
             return [command + (["--filter", DECIDES[name][1]] if profile == "quick" else [])]
         if task == "doctor":
             return [[vramlab, "doctor"]]
-        if task == "calibrate":
-            files = ["--out", self.out / "constants.csv", "--records", self.out / "operators.csv"]
-            return [[*on_card, vramlab, "calibrate", "--gpu", self.card, "--python", sys.executable, *files]]
         if task == "outside":
             return [[*on_card, *python, self.records / "gpus/context.py"]]
         if task == "programs":

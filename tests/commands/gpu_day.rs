@@ -17,7 +17,7 @@ fn a_rehearsed_day_runs_each_task_once_and_packs_what_came_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("day");
     // NVML is used there as nowhere else.
-    let only = ["--only", "doctor,calibrate,outside,smoke-empty_cache,smoke-profiling,decide-backends,events-inference-128,times"];
+    let only = ["--only", "doctor,kernels,outside,smoke-empty_cache,smoke-profiling,decide-backends,events-inference-128,times"];
     let first = said(&day(&out, &only));
     assert!(first.contains("8 of 8 done") && first.contains("smoke-empty_cache (at most"), "{first}");
     // 6 cells of one claim: a check and three rounds of each.

@@ -40,72 +40,23 @@ for _ in torch.utils.data.DataLoader(range(30), batch_size=10):
 ";
 
 #[test]
-fn a_card_is_calibrated_and_its_constants_and_prices_are_used() {
+fn prices_are_used_and_odd_files_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (at, python) = (|name: &str| folder.path().join(name), common::python());
     let python = python.to_str().unwrap();
     let run = |words: &[&str]| run(folder.path(), words);
-
-    // On the simulated GPU, where times mean nothing.
-    let begin = ["rehearse", "--gpu", "rtx-4090", "--writes", "--steps", "all", "--quiet", "--"];
-    let (output, error) = run(&[&begin[..], &[VRAMLAB, "calibrate", "--python", python]].concat());
-    assert!(output.status.success() && error.contains("these times mean nothing"), "{error}");
-    let records = fs::read_to_string(at("operators.csv")).unwrap();
-    assert!(records.lines().count() > 100 && records.lines().skip(1).all(|line| line.ends_with(",1")), "{records}");
-    let constants = fs::read_to_string(at("constants.csv")).unwrap();
-    for class in [
-        "matmul_half",
-        "matmul_single",
-        "convolution_half_weights",
-        "depthwise_half_forward",
-        "grouped_tf32_weights",
-        "attention_backward",
-        "pointwise",
-        "reduction_backward",
-        "host",
-    ] {
-        assert!(constants.contains(&format!("\nrtx-4090,{class},")), "{class}: {constants}");
-    }
     fs::write(at("train.py"), PRODUCTS).unwrap();
-    let (output, error) = run(&["rehearse", "--gpu", "rtx-4090", "--constants", "constants.csv", "--", python, "train.py"]);
-    assert!(output.status.code() == Some(2) && error.contains("was written on a simulated GPU"), "{error}");
-
-    // As if a real card had taken these times: 10 TFLOP/s in half precision, and 1 ms a launch, beside which the script's own work is little.
-    let taken = records.lines().map(|line| {
-        let mut fields: Vec<String> = line.split(',').map(str::to_string).collect();
-        // Kind, precision; FLOPs; seconds, and whether the GPU was simulated.
-        if fields[2] == "matmul" && fields[3] == "half" {
-            fields[19] = (fields[7].parse::<f64>().unwrap() / 1e13).to_string();
-        }
-        if fields[2] == "host" {
-            fields[19] = "1e-3".to_string();
-        }
-        if fields[20] == "1" {
-            fields[20] = "0".to_string();
-        }
-        fields.join(",") + "\n"
-    });
-    fs::write(at("operators.csv"), taken.collect::<String>()).unwrap();
-    let (output, error) = run(&["calibrate", "--from", "--gpu", "rtx-4090"]);
-    assert!(output.status.success() && !error.contains("mean nothing"), "{error}");
-    fs::write(at("odd.csv"), "kind\nmatmul,half\n").unwrap();
-    let (output, error) = run(&["calibrate", "--from", "--records", "odd.csv", "--gpu", "rtx-4090"]);
-    assert!(!output.status.success() && error.contains("'matmul,half' is no record of an operator"), "{error}");
     fs::write(
         at("prices.csv"),
-        "card,per_hour,currency,date,source\nRTX 4090,0.5,USD,2026-11-25,a seller, here\nt4,0.4,USD,2026-11-20,another\n",
+        "card,per_hour,currency,date,source\nRTX 4090,0.5,USD,2026-11-25,a seller, here\nt4,0.04,USD,2026-11-20,another\n",
     )
     .unwrap();
-    let flags = ["--gpu", "rtx-4090,t4,24GiB", "--constants", "constants.csv", "--prices", "prices.csv", "--json", "answer.json"];
+    let flags = ["--gpu", "rtx-4090,t4,24GiB", "--prices", "prices.csv", "--json", "answer.json"];
     let (output, error) = run(&[&["rehearse"], &flags[..], &["--", python, "train.py"]].concat());
     assert!(output.status.success(), "{error}");
     let answers: Value = serde_json::from_str(&fs::read_to_string(at("answer.json")).unwrap()).unwrap();
     let time = &answers[0]["time"];
     let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{time}"));
-    // Forward and the weights' gradient.
-    let seconds = 2.0 * 2.0 * 8192.0 * 4096.0 * 4096.0 / 1e13;
-    assert!((0.9 * seconds..1.2 * seconds).contains(&number(&time["device_seconds"])) && time["records"] == "chip", "{time}");
-    assert!((1.0..1.5).contains(&(number(&time["host_seconds"]) / number(&time["launches"]) / 1e-3)), "{time}");
     let cost = &time["cost"];
     assert!((number(&cost["of_1000_steps"]) / (number(&time["step_seconds"]) / 3.6 * 0.5) - 1.0).abs() < 1e-9, "{cost}");
     let epoch = &time["epoch"];

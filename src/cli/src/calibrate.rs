@@ -1,4 +1,4 @@
-//! `vramlab calibrate`: times operators on the GPU that is there and writes its constants for predictions of time.
+//! `vramlab calibrate`: times the kernels of rehearsals on the GPU that is there, for predictions of time.
 
 use anyhow::{Context, Result, ensure};
 use base::{eprintln, println};
@@ -14,33 +14,24 @@ use std::process::{Command, Stdio};
 /// Flags of `vramlab calibrate`.
 #[derive(Debug, Clone, Args)]
 pub struct CalibrateOptions {
-    /// File for the constants, which --constants of `vramlab rehearse` takes
-    #[arg(long, value_name = "FILE", default_value = "constants.csv")]
+    /// File for the kernels with their times, which --constants of `vramlab rehearse` takes
+    #[arg(long, value_name = "FILE", default_value = "kernels.csv")]
     out: PathBuf,
-
-    /// File for the times themselves, worth sending to the project; with --from it is read and nothing runs
-    #[arg(long, value_name = "FILE", default_value = "operators.csv")]
-    records: PathBuf,
-
-    /// Fit the times of --records, which were taken before or elsewhere
-    #[arg(long, requires = "gpu")]
-    from: bool,
 
     /// The card, where its name is not that of a known one
     #[arg(long, value_name = "NAME")]
     gpu: Option<Card>,
 
-    /// Time exactly the kernels of these rehearsals (what `vramlab rehearse --keep` wrote) or lists (what --list wrote), each with a cold L2; writes
-    /// kernels.csv, which --constants of `vramlab rehearse` takes
-    #[arg(long = "for", value_name = "FILE", num_args = 1.., conflicts_with_all = ["from", "records"])]
+    /// Time exactly the kernels of these rehearsals (what `vramlab rehearse --keep` wrote) or lists (what --list wrote), each with a cold L2
+    #[arg(long = "for", value_name = "FILE", num_args = 1.., required = true)]
     rehearsals: Vec<PathBuf>,
 
-    /// Of --for: end after so many minutes, the kernels that take longest first
-    #[arg(long, value_name = "N", requires = "rehearsals")]
+    /// End after so many minutes, the kernels that take longest first
+    #[arg(long, value_name = "N")]
     minutes: Option<f64>,
 
-    /// Of --for: write the list of kernels and time none, for a machine with the GPU that is without the rehearsals
-    #[arg(long, value_name = "FILE", requires = "rehearsals")]
+    /// Write the list of kernels and time none, for a machine with the GPU that is without the rehearsals
+    #[arg(long, value_name = "FILE")]
     list: Option<PathBuf>,
 
     /// The Python whose PyTorch sees the GPU
@@ -49,37 +40,8 @@ pub struct CalibrateOptions {
 }
 
 impl CalibrateOptions {
-    pub fn run(&self) -> Result<u8> {
-        if !self.rehearsals.is_empty() {
-            return self.time_kernels();
-        }
-        // --from requires --gpu.
-        let title = if self.from { String::new() } else { self.time(time::OPERATORS, &self.records, "warm")? };
-        let card = self.card(&title, &self.records)?;
-        let records = fs::read_to_string(&self.records).with_context(|| format!("reading {}", self.records.display()))?;
-        let (text, errors) = time::calibrated(&card, &records).with_context(|| format!("fitting {}", self.records.display()))?;
-        fs::write(&self.out, &text).with_context(|| format!("writing {}", self.out.display()))?;
-        for (class, rows, error) in errors {
-            println!("  {class:<28} {rows:>3} operators, off by {:.0} % in the median", error * 100.0);
-        }
-        println!("Wrote {0} for {card}: vramlab rehearse --constants {0} predicts with it.", self.out.display());
-        if records.lines().any(|line| line.ends_with(",1")) {
-            eprintln!("The GPU was simulated: these times mean nothing, and --constants refuses the file.");
-        }
-        Ok(0)
-    }
-
-    fn card(&self, title: &str, records: &Path) -> Result<Card> {
-        self.gpu.or_else(|| cards::all().iter().find(|card| card.title == title).copied()).with_context(|| {
-            format!(
-                "no card of vramlab's is called '{title}': name the one that it is with --gpu; the times are in {}",
-                records.display()
-            )
-        })
-    }
-
     /// Times the kernels of kept rehearsals, those of all that take longest first.
-    fn time_kernels(&self) -> Result<u8> {
+    pub fn run(&self) -> Result<u8> {
         let mut lists = Vec::new();
         for file in &self.rehearsals {
             let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
@@ -108,13 +70,19 @@ impl CalibrateOptions {
             println!("Wrote {} kernels to {1}: vramlab calibrate --for {1} times them.", kernels.len(), list.display());
             return Ok(0);
         }
-        let out = if self.out.as_os_str() == "constants.csv" { "kernels.csv".into() } else { self.out.clone() };
-        let card = self.card(&self.time(&lines, &out, "cold")?, &out)?;
-        let text = fs::read_to_string(&out).with_context(|| format!("reading {}", out.display()))?;
+        let (out, title) = (&self.out, self.time(&lines)?);
+        let card = self.gpu.or_else(|| cards::all().iter().find(|card| card.title == title).copied());
+        let card = card.with_context(|| {
+            format!(
+                "no card of vramlab's is called '{title}': name the one that it is with --gpu; the times are in {}",
+                out.display()
+            )
+        })?;
+        let text = fs::read_to_string(out).with_context(|| format!("reading {}", out.display()))?;
         let name = card.name.context("a size alone has no kernels")?;
         let (head, rows) = text.split_once('\n').unwrap_or_default();
         let rows: Vec<String> = rows.lines().map(|line| format!("{name}{line}\n")).collect();
-        fs::write(&out, format!("{head}\n{}", rows.concat())).with_context(|| format!("writing {}", out.display()))?;
+        fs::write(out, format!("{head}\n{}", rows.concat())).with_context(|| format!("writing {}", out.display()))?;
         println!(
             "Wrote {} of {} kernels of {card} to {out}: vramlab rehearse --constants {out} predicts with them, vramlab contribute {out} says how to send them.",
             rows.len(),
@@ -128,14 +96,13 @@ impl CalibrateOptions {
     }
 
     /// Runs the script; gives the card's name as PyTorch has it.
-    fn time(&self, list: &str, out: &Path, how: &str) -> Result<String> {
+    fn time(&self, list: &str) -> Result<String> {
         let mut given = tempfile::NamedTempFile::new().context("making a file for the list of kernels")?;
         given.write_all(list.as_bytes()).context("writing the list of kernels")?;
         eprintln!("Timing {} kernels ...", list.lines().count() - 1);
         let output = Command::new(&self.python)
             .args(["-c", time::TIMING])
-            .args([given.path(), out])
-            .arg(how)
+            .args([given.path(), &self.out])
             .args(self.minutes.map(|minutes| (minutes * 60.0).to_string()))
             .stderr(Stdio::inherit())
             .output()

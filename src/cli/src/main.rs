@@ -57,7 +57,7 @@ enum Subcommands {
     /// Find the fastest layout of a job on many cards: tensor, pipeline and data parallel groups, and the micro-batch
     Plan(Box<plan::PlanOptions>),
 
-    /// Time operators on the GPU that is there, in two minutes, so that predicted times are this card's own
+    /// Time the kernels of a kept rehearsal on the GPU that is there, in two minutes, so that predicted times are this card's own
     Calibrate(Box<calibrate::CalibrateOptions>),
 
     /// Show a rehearsal that was kept (`vramlab rehearse --keep FILE`), without running anything

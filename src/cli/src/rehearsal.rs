@@ -182,7 +182,7 @@ pub struct RehearseOptions {
     #[arg(long, value_name = "W", help_heading = "Time", hide_short_help = true)]
     watts: Option<f64>,
 
-    /// For the predicted time: a card's constants, or its kernels, as `vramlab calibrate` writes them; both by giving it twice
+    /// For the predicted time: a card's kernels, as `vramlab calibrate` writes them
     #[arg(long, value_name = "FILE", help_heading = "Time", hide_short_help = true)]
     constants: Vec<PathBuf>,
 

@@ -91,7 +91,7 @@ pub fn trust(project: &Path, real_gpus: &str) -> Result<String> {
     let blind = [ran("h200", "rehearsed")?, ran("h100", "rehearsed")?];
     let techniques = read("records/gpus/h200-what-if.csv")?;
     let times = [read("docs/time.md")?, read("records/times/fine_tuning.csv")?];
-    trusted(real_gpus, &ecosystem, &titan, [&blind, &[ran("h100", "today")?]], &techniques, &times)
+    trusted(real_gpus, &ecosystem, &titan, [&blind, &[ran("h200", "today")?, ran("h100", "today")?]], &techniques, &times)
         .context("records of real GPUs have not what README shows of them")
 }
 
@@ -177,7 +177,7 @@ fn trusted(
             .to_string(),
         "|---|---|---|".to_string(),
         format!(
-            "| **allocated**: {} runs of our programs on an H200 and an H100 | within 0.4 % in {}; **missed**: {worst} {:+.0} % (`cudnn.benchmark`). {} of {} allocations and frees of 15 steps that others recorded are equal | {} of them rehearsed again for the H100: within 0.4 % in {} |",
+            "| **allocated**: {} runs of our programs on an H200 and an H100 | within 0.4 % in {}; **missed**: {worst} {:+.0} % (`cudnn.benchmark`). {} of {} allocations and frees of 15 steps that others recorded are equal | {} of them rehearsed again: within 0.4 % in {} |",
             of.len(),
             near(&of, 0.004),
             100.0 * furthest,
@@ -206,9 +206,11 @@ fn trusted(
             most(&detection)?
         ),
         format!(
-            "| **time of a step** | our {} runs: {} | {} steps that others timed: half within {}; {} of fine-tuning: {}; **torchtitan's tokens/s {:+.0} to {:+.0} %**, as an H200 without communication |",
+            "| **time of a step** | our {} runs: {} | {} of them predicted again: {}; {} steps that others timed: half within {}; {} of fine-tuning: {}; **torchtitan's tokens/s {:+.0} to {:+.0} %**, as an H200 without communication |",
             apart.len(),
             halves(&apart)?,
+            today.times.len(),
+            halves(&today.times)?,
             step[1],
             step[2].replace(" / ", ", nine in ten within "),
             tuned.len(),

@@ -9,7 +9,7 @@ use sim::cards::Card;
 /// Of one process on a card; none of a size alone, which has no speed.
 pub fn clock(card: &Card, host_factor: Option<f64>) -> Option<Clock> {
     let device = CardModel::of(card).ok()?;
-    let (host, mut line) = (HostModel::of(card, host_factor), Timeline::default());
+    let (host, mut line) = (HostModel::of(host_factor), Timeline::default());
     Some(Box::new(move |works, moment| {
         for work in works {
             line.take(turn(work, 0, host.seconds(work, work.host_nanoseconds), device.takes(work).seconds));

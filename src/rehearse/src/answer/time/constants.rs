@@ -33,13 +33,7 @@ pub struct ConstantsTable(HashMap<(String, String), Constants>);
 
 const ANY: &str = "any";
 /// The first line of such a file.
-pub const HEADER: &str = "card,class,fixed_us,compute,memory,rows,median_error,fitted_on";
-
-/// What was fitted on times of the simulated GPU.
-pub const SIMULATED: &str = "a simulated GPU: of no use";
-
-/// In a file of `vramlab calibrate`, what the host takes to launch a kernel.
-pub const HOST: &str = "host";
+const HEADER: &str = "card,class,fixed_us,compute,memory,rows,median_error,fitted_on";
 
 /// Classes of convolutions: by precision (half, TF32, single), and forward, gradient of the input, gradient of the weights.
 macro_rules! of_convolutions {
@@ -115,10 +109,9 @@ pub fn use_launch_seconds(seconds: f64) {
     let _ = LAUNCH_SECONDS.set(seconds);
 }
 
-/// What the card's host takes to launch a kernel, where it was measured: a flag's, or that of a file of `vramlab calibrate`.
-pub fn launch_seconds(card: &Card) -> Option<f64> {
-    let of_file = || OWN_FILE.get()?.get(card.name?, HOST).map(|row| row.fixed);
-    LAUNCH_SECONDS.get().copied().or_else(of_file)
+/// What the host takes to launch a kernel, where a flag says so.
+pub fn launch_seconds() -> Option<f64> {
+    LAUNCH_SECONDS.get().copied()
 }
 
 fn shipped() -> &'static ConstantsTable {

@@ -139,10 +139,6 @@ impl CardModel {
         &self.constants[class].0
     }
 
-    pub fn set(&mut self, class: &'static str, constants: Constants) {
-        self.constants.insert(class, (constants, Grade::Chip, None));
-    }
-
     /// The card whose records the constants of a class are from, where it is another.
     pub fn whose(&self, class: &str) -> Option<&str> {
         self.constants.get(class)?.2.as_deref()

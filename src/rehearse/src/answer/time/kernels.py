@@ -1,11 +1,10 @@
 """Times the kernels of a list on the GPU that is there: run by `vramlab calibrate`.
 
-    kernels.py LIST OUT cold|warm [SECONDS]
+    kernels.py LIST OUT [SECONDS]
 
 LIST has rows of src/rehearse/src/answer/time/kernels.rs, those that take longest first; OUT gets them with seconds, as they come. A kernel is made
 again from its sizes: products, convolutions and attention are those that ran, other kernels read and write as many bytes. It is captured as often as
-its tensors fill L2 twice, so that each call finds its own cold, or in warm ones again and again. Warm ones end with what the host takes for a
-launch. What cannot be made, or is not reached in time, is left out and told.
+its tensors fill L2 twice, so that each call finds its own cold. What cannot be made, or is not reached in time, is left out and said.
 """
 
 import csv
@@ -130,28 +129,14 @@ def call_of(row):
     return None
 
 
-def host_seconds():
-    """What PyTorch takes of the host to launch one small kernel after the other."""
-    x, count = torch.zeros(1, device="cuda"), 100 if SIMULATED else 2000
-    for _ in range(count):
-        x.add_(1)
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(count):
-        x.add_(1)
-    launched = time.perf_counter() - began
-    torch.cuda.synchronize()
-    return launched / count
-
-
-def seconds_of(row, is_warm):
+def seconds_of(row):
     before = torch.cuda.memory_allocated()
     calls = [call_of(row)]
     if calls[0] is None:
         return None
     calls[0]()
     own = max(torch.cuda.memory_allocated() - before, 1)
-    copies = 1 if is_warm else 2 if SIMULATED else min(MOST_COPIES, max(1, MOST_BYTES // own), math.ceil(2 * torch.cuda.get_device_properties(0).L2_cache_size / own) + 1)
+    copies = 2 if SIMULATED else min(MOST_COPIES, max(1, MOST_BYTES // own), math.ceil(2 * torch.cuda.get_device_properties(0).L2_cache_size / own) + 1)
     calls += [call_of(row) for _ in range(copies - 1)]
     for call in calls:
         call()
@@ -178,7 +163,7 @@ def seconds_of(row, is_warm):
 
 
 def main():
-    given, out, how, *most = sys.argv[1:]
+    given, out, *most = sys.argv[1:]
     ends, left_out = time.monotonic() + float(most[0] if most else "inf"), []
     with open(given, newline="") as file, open(out, "w", newline="") as written:
         reader = csv.DictReader(file)
@@ -190,7 +175,7 @@ def main():
                 row = {name: value if name in ("card", "operator", "kind", "precision") else float(value or 0) for name, value in text.items()}
                 row = {name: int(value) if isinstance(value, float) and name not in ("flops", "bytes") else value for name, value in row.items()}
                 try:
-                    seconds = seconds_of(row, how == "warm") if time.monotonic() < ends else None
+                    seconds = seconds_of(row) if time.monotonic() < ends else None
                 except Exception as error:
                     seconds = None
                     print(f"{row['kind']} {row['operator']}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
@@ -200,8 +185,6 @@ def main():
                     writer.writerow({**text, "seconds": f"{seconds:.4g}", "simulated": int(SIMULATED)})
                     written.flush()
                 torch.cuda.empty_cache()
-        if how == "warm":
-            writer.writerow({**dict.fromkeys(reader.fieldnames, ""), "kind": "host", "seconds": f"{host_seconds():.4g}", "simulated": int(SIMULATED)})
     if left_out:
         print(f"{len(left_out)} left out: " + ", ".join(sorted(set(left_out))[:12]), file=sys.stderr)
     print(torch.cuda.get_device_name())

@@ -4,7 +4,6 @@
 //! `constants` of its kernels, `kernels` which of them were timed one by one, `timeline` how host and device go side by side, `wire` what ranks take to move something, `predict` the answer, `power` the clock that is left to it, `prices` what it costs, `loading` what the
 //! script's DataLoader gives beside it. docs/time.md has the formulas, what they were fitted on and how far they were off.
 
-mod calibrate;
 mod clock;
 mod constants;
 mod device;
@@ -19,12 +18,11 @@ pub mod tokens;
 mod wire;
 
 pub use crate::capture::work::Work;
-pub use calibrate::{OPERATORS, SCRIPT as TIMING, calibrated};
 pub use clock::clock;
 pub use constants::{leave_out, use_launch_seconds};
 pub use kernels::{HEADER as KERNELS, work_of};
 pub use loading::Loading;
-pub use own::{checked as checked_kernels, of_step as kernels_of, use_file as use_constants};
+pub use own::{SCRIPT as TIMING, checked as checked_kernels, of_step as kernels_of, use_file as use_constants};
 pub use power::use_limit as use_power_limit;
 pub use predict::{Communication, Prediction, RanksTogether, TOKEN, TimeChange, by_class, play_ranks, predict};
 pub use prices::{Cost, an_hour, use_file as use_prices};

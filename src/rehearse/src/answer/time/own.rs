@@ -1,6 +1,6 @@
 //! Files of `vramlab calibrate`: what `--for` asks of a rehearsal's step, what is said of one that somebody wants to send, and its use.
 
-use super::constants::{self, SIMULATED};
+use super::constants;
 use super::device::CardModel;
 use super::kernels::{self, HEADER, Row, flags, rows};
 use super::predict::{HostModel, Stretch};
@@ -11,6 +11,9 @@ use sim::cards::Card;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+
+/// The script that times a list of kernels, for the Python whose PyTorch sees the GPU.
+pub const SCRIPT: &str = include_str!("kernels.py");
 
 /// Constants, or kernels, of a file of `vramlab calibrate` come before those that the program has, for the rest of its life.
 ///
@@ -23,11 +26,6 @@ pub fn use_file(path: &Path) -> Result<()> {
         kernels::use_rows(text);
         return Ok(());
     }
-    ensure!(
-        !text.contains(SIMULATED),
-        "{} was written on a simulated GPU, whose times mean nothing: run vramlab calibrate on a real one",
-        path.display()
-    );
     constants::use_text(&text).with_context(|| format!("{} is no file of vramlab calibrate", path.display()))
 }
 
@@ -37,7 +35,10 @@ pub fn use_file(path: &Path) -> Result<()> {
 /// It is none that a real card wrote, or a kernel takes less than the card's specification allows.
 pub fn checked(text: &str) -> Result<BTreeMap<String, usize>> {
     ensure!(text.lines().next() == Some(HEADER), "its first line is not '{HEADER}'");
-    ensure!(!text.lines().skip(1).any(|line| line.ends_with(",1")), "it was written on {SIMULATED}");
+    ensure!(
+        !text.lines().skip(1).any(|line| line.ends_with(",1")),
+        "it was written on a simulated GPU, whose times mean nothing: run vramlab calibrate on a real one"
+    );
     let mut found = BTreeMap::new();
     for row in rows(text) {
         let Row { card, work, seconds } = row?;
@@ -52,7 +53,7 @@ pub fn checked(text: &str) -> Result<BTreeMap<String, usize>> {
 /// The kernels of a step, or a pass, of a rehearsal, those that take longest first, as a file without times; each gradient of a convolution by itself.
 pub fn of_step(trace: &Trace, card: &Card, steps: u32) -> Result<Vec<String>, String> {
     let device = CardModel::of(card)?;
-    let stretch = Stretch::of(trace, &device, steps, HostModel::of(card, None))?;
+    let stretch = Stretch::of(trace, &device, steps, HostModel::of(None))?;
     let device = device.over(stretch.works.iter().copied());
     let mut found: BTreeMap<String, (f64, u32)> = BTreeMap::new();
     for work in stretch.works.iter().filter(|work| work.kind != WorkKind::Copy) {

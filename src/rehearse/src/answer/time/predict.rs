@@ -474,8 +474,8 @@ pub struct HostModel {
 
 impl HostModel {
     /// A host that takes `factor` times as long as this one; else the same for each launch, whatever this machine does beside.
-    pub fn of(card: &Card, factor: Option<f64>) -> HostModel {
-        HostModel { factor, launch: launch_seconds(card) }
+    pub fn of(factor: Option<f64>) -> HostModel {
+        HostModel { factor, launch: launch_seconds() }
     }
 
     /// For an operator, after which so much of this host's processor time had passed.
@@ -538,7 +538,7 @@ struct TimedStep<'a> {
 impl<'a> TimedStep<'a> {
     fn of(trace: &'a Trace, card: &Card, steps: u32, host_factor: Option<f64>) -> Result<TimedStep<'a>, String> {
         let device = CardModel::of(card)?;
-        let host = HostModel::of(card, host_factor);
+        let host = HostModel::of(host_factor);
         let stretch = Stretch::of(trace, &device, steps, host)?;
         let (works, before) = (&stretch.works, &stretch.before);
         let device = device.over(works.iter().copied());

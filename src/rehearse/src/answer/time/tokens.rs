@@ -28,7 +28,7 @@ pub fn token_times(trace: &Trace, card: &Card, weights: f64, each: f64, band: [f
     let (Ok(device), Some((pass, rows)), Some(speed)) = (CardModel::of(card), decoding(trace), card.speed) else {
         return Vec::new();
     };
-    let host = HostModel::of(card, None);
+    let host = HostModel::of(None);
     let of = |requests: u32| {
         let works: Vec<Work> =
             pass.iter().filter(|work| each == 0.0 || !is_of_keys(work)).map(|work| of_rows(work, rows, requests)).collect();
