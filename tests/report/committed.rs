@@ -111,6 +111,9 @@ fn no_page_has_jargon_or_a_broken_sentence() {
     ];
     for (name, text) in pages() {
         assert_eq!(super::words::jargon(&text), None, "{name}");
+        // Lines of packages are quoted as they are written.
+        let is_quoted = name == "versions.md";
+        let text = text.split('`').step_by(if is_quoted { 2 } else { 1 }).collect::<Vec<&str>>().join("`");
         for word in jargon.iter().chain(&broken) {
             assert!(!text.contains(word), "{name} has '{word}': {:?}", text.lines().find(|line| line.contains(word)));
         }
