@@ -6,7 +6,8 @@ use crate::answer::{Account, AccountRow, Answer, Fill, Part, RehearsalVerdict, S
 use crate::words::{bytes, longer, share_of, wrapped};
 use base::units::Seconds;
 
-const LINES: usize = 24;
+/// A blank line stands before them.
+const LINES: usize = 23;
 const COLUMNS: usize = 80;
 /// Rows of the account, and of the advice.
 const ROWS: usize = 7;

@@ -1,5 +1,5 @@
 """{
-"half-precision": {"group": "inference precision", "use": "inference", "short": "weights and activations in 16 bits", "frees": {"weights": 0.5, "activations": 0.5}, "time": "half", "changes": "rounding", "unless": ["half_weights"], "line": "weights and inputs of a script that never trains in bfloat16, or float16 on a card without it"}
+"half-precision": {"group": "inference precision", "use": "inference", "short": "weights, activations in 16 bits", "frees": {"weights": 0.5, "activations": 0.5}, "time": "half", "changes": "rounding", "unless": ["half_weights"], "line": "weights and inputs of a script that never trains in bfloat16, or float16 on a card without it"}
 }"""
 
 from .shared.technique import OfModel, narrow, technique

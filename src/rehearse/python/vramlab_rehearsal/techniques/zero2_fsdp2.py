@@ -1,6 +1,6 @@
 """{
 "zero2": {"group": "cards", "steps": true, "short": "gradients and state over cards", "time": "unknown", "needs": ["cards"], "line": "gradients and optimizer state in shards, and parameters but from their forward to their backward pass: FSDP2 with `reshard_after_forward=False`"},
-"fsdp2": {"group": "cards", "steps": true, "short": "weights, gradients and state over cards", "time": "unknown", "needs": ["cards"], "line": "parameters, gradients and optimizer state in shards"}
+"fsdp2": {"group": "cards", "steps": true, "short": "weights, state split over cards", "time": "unknown", "needs": ["cards"], "line": "parameters, gradients and optimizer state in shards"}
 }"""
 
 from .shared.blocks import of_list, repeated
