@@ -176,7 +176,7 @@ for _ in range(4):
     assert_eq!((output.status.code(), &answer["verdict"]), (Some(2), &"fits_in_part".into()), "{said}");
     assert!(
         said.contains("IN PART: ")
-            && said.contains("the simulated GPU refused lstsq at")
+            && said.contains("the simulated GPU cannot run lstsq at")
             && said.contains("and the script went on"),
         "{said}"
     );

@@ -36,7 +36,7 @@ pub fn in_part(answer: &Answer) -> String {
     }
     let places: Vec<String> =
         answer.refused.iter().take(ROWS).map(|one| format!("{} at {}", one.operator, place_or_not(one.line.as_ref()))).collect();
-    format!("the simulated GPU refused {} and the script went on, as it would not on a real GPU", places.join(", "))
+    format!("the simulated GPU cannot run {} and the script caught that error, where a real GPU runs it", places.join(", "))
 }
 
 /// Why a script failed: the process that failed by itself, else any that has an exception.
@@ -116,8 +116,8 @@ pub fn unseen(answer: &Answer) -> Option<String> {
     let mut not_reached: Vec<String> = worst.unreached.iter().filter(|row| phases.insert(&row.phase)).map(place).collect();
     let was_given = || answer.notes.iter().any(|note| note.kind == NoteKind::Longest);
     if !worst.varied.is_empty() && !was_given() {
-        let flag = if worst.has_loader { " (--longest)" } else { "" };
-        not_reached.push(format!("batches larger than those that were seen{flag}"));
+        let flag = if worst.has_loader { ": --longest" } else { "" };
+        not_reached.push(format!("larger batches (sizes differ{flag})"));
     }
     (!not_reached.is_empty()).then(|| format!("Not reached: {}.", not_reached.join(", ")))
 }
@@ -198,6 +198,7 @@ impl Reply<'_> {
         let failed = answer.verdict == RehearsalVerdict::ScriptFailed;
         let time = answer.time.as_ref().map(StepTime::of).or_else(|| answer.time_if_it_fitted.clone());
         let findings = worst.iter().flat_map(|worst| &worst.findings);
+        let grows = findings.clone().any(|finding| finding.kind == FindingKind::Growth && finding.cure.is_some());
         // Said beside the verdict.
         let is_said =
             |finding: &&Finding| matches!(finding.kind, FindingKind::Unreached | FindingKind::Varied | FindingKind::Placeholders);
@@ -210,6 +211,7 @@ impl Reply<'_> {
             account: answer.account.as_ref().filter(|_| !failed),
             findings: findings
                 .filter(|finding| !(is_said(finding) || is_server && finding.kind == FindingKind::SizedByFree))
+                .filter(|finding| !(grows && finding.kind == FindingKind::Leftovers))
                 .collect(),
             advice: if failed { &[] } else { &answer.advice },
             time: time.filter(|_| !failed && !is_server),
@@ -290,9 +292,9 @@ fn beside(answer: &Answer) -> Vec<String> {
     let least =
         answer.needs_at_least.filter(|needs| answer.serves.is_some() || fits && bytes(*needs) != bytes(answer.peak_on_device));
     let runs_on = least.map(|needs| {
-        let card = answer.smallest_card.map_or(String::new(), |card| format!(" ({card})"));
-        let verb = if answer.serves.is_some() { "Starts" } else { "Runs" };
-        format!("{verb} on {} or more{card}.", bytes(needs))
+        let card = answer.smallest_card.map_or(String::new(), |card| format!(" (smallest card: {card})"));
+        let verb = if answer.serves.is_some() { "starts" } else { "runs" };
+        format!("Least memory it {verb} on: {}{card}.", bytes(needs))
     });
     let served = answer.serves.as_ref();
     let would_start = served.filter(|serves| !serves.would_start.is_empty());

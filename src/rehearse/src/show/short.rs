@@ -65,7 +65,7 @@ fn of_row(row: &AccountRow, answer: &Answer) -> String {
 
 /// A row of what fills the card.
 fn row(name: &str, held: i64, (most, total): (i64, i64), what: &str) -> String {
-    let bar = "#".repeat(usize::try_from(held.max(0) * BAR as i64 / most).unwrap_or(0).clamp(1, BAR));
+    let bar = "#".repeat(usize::try_from((held.max(0) * BAR as i64 + most / 2) / most).unwrap_or(0).min(BAR));
     let line = format!("  {name:<17} {:>8} {:>5}  {bar:<BAR$}  {what}", bytes(held), share_of(held, total));
     cut(line.trim_end(), COLUMNS)
 }
@@ -83,13 +83,13 @@ fn fills(serves: &Serves, answer: &Answer) -> Vec<String> {
     lines
 }
 
-fn account(account: &Account, answer: &Answer) -> Vec<String> {
+fn account(account: &Account, answer: &Answer, rows: usize) -> Vec<String> {
     let at = account.line.as_ref().map_or(String::new(), |line| format!(", {}", brief(&line.place())));
     let when = moment(&account.phase, account.step, account.pass);
     let mut lines = vec![cut(&format!("What fills {}: {when}{at}", bytes(account.total)), COLUMNS)];
     let most = account.rows.first().map_or(1, |row| row.bytes.max(1));
     let row = |name: &str, held: i64, what: &str| row(name, held, (most, account.total), what);
-    let shown = if account.rows.len() > ROWS { ROWS - 1 } else { ROWS };
+    let shown = if account.rows.len() > rows { rows - 1 } else { rows };
     lines.extend(account.rows.iter().take(shown).map(|one| row(one.part.name(), one.bytes, &of_row(one, answer))));
     if let Some(rest) = account.rows.get(shown..).filter(|rest| !rest.is_empty()) {
         let names: Vec<&str> = rest.iter().map(|row| row.part.name()).collect();
@@ -104,7 +104,7 @@ fn advice(reply: &Reply) -> Vec<String> {
     }
     let any_fits = reply.advice.iter().any(|one| one.makes_it_fit);
     let head = if any_fits { "Makes it fit" } else { "Try first" };
-    let mut lines = vec![format!("{head:<26}about       step   (--what-if: exact, with the lines)")];
+    let mut lines = vec![format!("{head:<24}{:>9} {:>9}   (about; --what-if: exact figures)", "memory", "step time")];
     for one in reply.advice.iter().take(ADVICE).filter(|one| !any_fits || one.makes_it_fit) {
         let (frees, time) = (format!("-{}", bytes(one.frees)), one.longer.map_or("?".to_string(), longer));
         lines.push(cut(&format!("  {:<22}{frees:>9} {time:>9}   {}", one.technique, one.what), COLUMNS));
@@ -143,7 +143,11 @@ pub fn short(answer: &Answer) -> String {
     head.extend(sentences(&reply.beside, BESIDE));
     let account = match answer.serves.as_ref().filter(|serves| serves.starts) {
         Some(serves) => fills(serves, answer),
-        None => reply.account.map_or_else(Vec::new, |of| account(of, answer)),
+        None => {
+            // What was found has room before small rows.
+            let rows = if reply.findings.is_empty() { ROWS } else { ROWS - 2 };
+            reply.account.map_or_else(Vec::new, |of| account(of, answer, rows))
+        }
     };
     let more = "More: -v phases, modules, kernels, host RAM   --out DIR memory.html, snapshot";
     let mut parts = [head, account, Vec::new(), advice(&reply), speed(&reply, answer), Vec::new()];
@@ -151,11 +155,14 @@ pub fn short(answer: &Answer) -> String {
     // Findings and notes have what is left.
     let mut room = LINES.saturating_sub(taken(&parts) + 1);
     for finding in reply.findings {
-        let row = finding.rows.first().map_or("", |row| row.trim());
-        let texts = [format!("{} {row}", finding.title), finding.title.clone()].map(|text| without_folders(&text));
-        let fits = |text: &&String| wrapped(text, COLUMNS).lines().count() <= FINDING;
-        let lines = sentences(&[texts.iter().find(fits).unwrap_or(&texts[1]).clone()], FINDING);
-        let needed = lines.len() + usize::from(parts[2].is_empty());
+        let title = finding.title.trim_end_matches(" Allocated at:");
+        let row = finding.cure.as_ref().or(finding.rows.first()).map_or("", |row| row.trim());
+        let texts = [format!("{title} {row}"), title.to_string()].map(|text| without_folders(&text));
+        let blank = usize::from(parts[2].is_empty());
+        let fits = |text: &&String| wrapped(text, COLUMNS).lines().count() <= FINDING.min(room.saturating_sub(blank));
+        let Some(text) = texts.iter().filter(|text| !text.ends_with(':')).find(fits) else { continue };
+        let lines = sentences(std::slice::from_ref(text), FINDING);
+        let needed = lines.len() + blank;
         if needed <= room {
             room -= needed;
             parts[2].extend(lines);

@@ -80,16 +80,18 @@ fn reason<'a>(facts: &Facts<'a>, line: &Frame) -> Option<&'a Vec<String>> {
 pub fn find(facts: &Facts, attention: Option<&ExplicitAttention>, peak: i64) -> Option<Finding> {
     let attention = attention?;
     let scores = match facts.ran_out {
-        None => format!("its scores are {} of the peak ({})", bytes(attention.bytes), share_of(attention.bytes, peak)),
+        None => {
+            format!("its scores take {}, {} of all tensors at the peak", bytes(attention.bytes), share_of(attention.bytes, peak))
+        }
         Some(_) => format!("its scores take {}, and memory runs out in them", bytes(attention.bytes)),
     };
     let at = place_of(&attention.line);
     let why = reason(facts, &attention.line);
     let title = match why {
         Some(_) => format!("scaled_dot_product_attention at {at} takes the kernel that keeps scores: {scores}."),
-        None => format!("Attention is written out: {scores}, with a softmax at {at}."),
+        None => format!("Attention is written by hand: {scores}, with a softmax at {at}."),
     };
-    let remedy = "torch.nn.functional.scaled_dot_product_attention(q, k, v) in its place keeps none of them";
+    let remedy = "F.scaled_dot_product_attention(q, k, v) keeps none of them.";
     let rows = why.filter(|why| !why.is_empty()).cloned().unwrap_or_else(|| vec![remedy.to_string()]);
     Some(Finding::new(FindingKind::ExplicitAttention, title, rows)?.of(attention.bytes, Some(&attention.line)))
 }

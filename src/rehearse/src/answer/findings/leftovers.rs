@@ -21,8 +21,17 @@ pub fn find(leftovers: &[Leftover], growth: Option<&Growth>, steps: u32) -> Opti
 
 fn leftover(left: &Leftover, growth: Option<&Growth>) -> String {
     let made = growth_at(&left.made);
+    match (left.variable.as_ref().map(|name| on_one_line(name)), remedy(left, growth)) {
+        (Some(name), Some(remedy)) => format!("{made}, held by `{name}`: {remedy}"),
+        (_, Some(remedy)) => format!("{made}: {remedy}"),
+        (_, None) => made,
+    }
+}
+
+/// What frees it, by what the script does with the variable that holds it.
+pub fn remedy(left: &Leftover, growth: Option<&Growth>) -> Option<String> {
     let on_host = "keep this copy of weights or state on the host (.cpu())";
-    let Some(variable) = &left.variable else { return if left.is_copy { format!("{made}: {on_host}") } else { made } };
+    let Some(variable) = &left.variable else { return left.is_copy.then(|| on_host.to_string()) };
     let mut keepers = growth.iter().flat_map(|growth| &growth.kept_by);
     let (name, keeper) = (on_one_line(variable), keepers.find(|keeper| keeper.name == *variable));
     let remedy = match keeper.map(|keeper| (keeper.with_graphs, keeper.is_sum())) {
@@ -39,5 +48,5 @@ fn leftover(left: &Leftover, growth: Option<&Growth>) -> String {
         None if name.ends_with(STAGE) => "schedule.step(..., return_outputs=False) keeps none of its outputs".to_string(),
         None => format!("del {name} after its last use"),
     };
-    format!("{made}, held by `{name}`: {remedy}")
+    Some(remedy)
 }

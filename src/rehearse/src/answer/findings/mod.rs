@@ -57,6 +57,9 @@ pub struct Finding {
     pub kind: FindingKind,
     pub title: String,
     pub rows: Vec<String>,
+    /// What to do about it, where that is no row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cure: Option<String>,
     /// Of the peak, or that are left behind each round; 0 where it is of no bytes.
     pub bytes: i64,
     pub place: Option<Frame>,
@@ -65,7 +68,7 @@ pub struct Finding {
 impl Finding {
     /// One without rows says nothing.
     fn new(kind: FindingKind, title: impl Into<String>, rows: impl IntoIterator<Item = String>) -> Option<Finding> {
-        let found = Finding { kind, title: title.into(), rows: rows.into_iter().collect(), bytes: 0, place: None };
+        let found = Finding { kind, title: title.into(), rows: rows.into_iter().collect(), cure: None, bytes: 0, place: None };
         (!found.rows.is_empty()).then_some(found)
     }
 

@@ -6,7 +6,7 @@ use crate::words::bytes;
 
 pub fn find(found: Option<&NeedlessGraphs>) -> Option<Finding> {
     let found = found?;
-    let remedy = "with torch.inference_mode():  around it, or torch.no_grad(), frees them";
+    let remedy = "In `with torch.inference_mode():`, or torch.no_grad(), they keep none.";
     let finding = Finding::new(FindingKind::NeedlessGraphs, title(found), [remedy.to_string()])?;
     Some(finding.of(found.bytes_at_peak, found.line.as_ref()))
 }

@@ -1,0 +1,75 @@
+"""What the answer advises beside what `--what-if` finds when it tries everything: eight programs of different kinds, rehearsed for an H100.
+
+    advice.py --vramlab PROGRAM [--python PYTHON] [NAME...]    adds to rows.csv, a row for each technique that is advised or among what-if's first three
+
+The advice is estimated from one rehearsal; what-if rehearses each technique. `place` is what-if's place among techniques by themselves that save a
+twentieth of what the program needs or more, one of a kind; empty where it is not among them. Both save bytes of what the program needs.
+"""
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PROGRAMS = HERE.parent / "gpus/programs"
+NAMES = ["resnet50_fp32", "gpt2_bf16", "llama_lora", "unet", "lstm", "llama_prefill", "faster_rcnn", "t5_fp32"]
+COLUMNS = ["program", "technique", "advised", "place", "frees", "saved", "longer", "longer_tried"]
+
+
+def ask(options, name, *flags):
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        words = [options.vramlab, "rehearse", "--quiet", "--gpu", "h100", *flags, "--json", answer, "--", options.python, PROGRAMS / f"{name}.py"]
+        done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
+        if not answer.exists():
+            raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
+        return json.loads(answer.read_text())
+
+
+def kind(technique):
+    """Of alternatives the first counts, as checkpoints of every block and of every second one."""
+    return technique.split("-")[0]
+
+
+def rows_of(options, name):
+    advice = ask(options, name)["advice"]
+    tried = ask(options, name, "--what-if")
+    needs = tried[[row["techniques"] for row in tried].index([])]["needs_at_least"]
+    found, kinds = {}, set()
+    for row in tried:
+        if len(row["techniques"]) == 1 and (row["saved"] or 0) * 20 >= needs and kind(row["techniques"][0]) not in kinds:
+            kinds.add(kind(row["techniques"][0]))
+            found[row["techniques"][0]] = len(found) + 1
+    by_name = {row["techniques"][0]: row for row in tried if len(row["techniques"]) == 1}
+    advised = {one["technique"]: place for place, one in enumerate(advice, 1)}
+    first = [technique for technique, place in found.items() if place <= 3]
+    for technique in [*advised, *(one for one in first if one not in advised)]:
+        one = next((one for one in advice if one["technique"] == technique), {})
+        row = by_name.get(technique, {})
+        yield {"program": name, "technique": technique, "advised": advised.get(technique), "place": found.get(technique), "frees": one.get("frees"),
+               "saved": row.get("saved"), "longer": one.get("longer"), "longer_tried": (row.get("predicted_change") or {}).get("share")}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vramlab", required=True)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    options = parser.parse_args()
+    path = HERE / "rows.csv"
+    rows = list(csv.DictReader(path.open())) if path.exists() else []
+    for name in options.names or NAMES:
+        rows = [row for row in rows if row["program"] != name] + list(rows_of(options, name))
+        with path.open("w", newline="") as file:
+            out = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            out.writeheader()
+            out.writerows(rows)
+        print(f"{name}: done", flush=True)
+
+
+if __name__ == "__main__":
+    main()
