@@ -81,6 +81,10 @@ impl Merit {
 pub struct Cut {
     pub technique: String,
     pub frees: i64,
+    /// Bytes that wait on the host, each copied there and back: those that it frees, and what the loss has made in the forward pass, which is wanted
+    /// back at once.
+    #[serde(default)]
+    pub moves: i64,
     /// How much longer a step takes, as a share of it; none where that is not known.
     pub longer: Option<f64>,
 }
@@ -93,20 +97,26 @@ pub fn cuts(facts: &Facts, loss: &Loss) -> Vec<Cut> {
         let is_needed = !of.frees.is_empty() && !of.unless.iter().any(|one| has.contains(one));
         is_needed && of.is_for(facts.trains, facts.makes_steps) && (!of.steps || facts.makes_steps)
     };
-    let cut = |of: &Technique| Cut { technique: of.name.clone(), frees: frees(facts, loss, of), longer: never_longer(of) };
+    let is_of_forward = |block: &MemoryBlock| loss.has(facts, block) && facts.made(block).phase == Phase::Forward;
+    let cut = |of: &Technique| {
+        let (frees, is_activations) = (frees(facts, loss, of), of.is_against(Source::LargeActivations));
+        let of_loss = if is_activations { facts.bytes_at_peak(is_of_forward) } else { 0 };
+        let moves = if of.wants(Need::HostMemory) { frees + of_loss } else { 0 };
+        Cut { technique: of.name.clone(), frees, moves, longer: never_longer(of) }
+    };
     techniques().iter().filter(is_for).map(cut).filter(|cut| cut.frees > 0).collect()
 }
 
 /// Adds what expandable segments would free.
 pub fn add_fragmentation(cuts: &mut Vec<Cut>, frees: i64) {
     let of = techniques().iter().filter(|of| of.is_against(Source::Fragmentation));
-    cuts.extend(of.map(|of| Cut { technique: of.name.clone(), frees, longer: Some(0.0) }));
+    cuts.extend(of.map(|of| Cut { technique: of.name.clone(), frees, moves: 0, longer: Some(0.0) }));
 }
 
 /// Adds how much longer a step takes, by its predicted time.
 pub fn add_times(cuts: &mut [Cut], time: &Prediction, speed: Option<Speed>) {
     for cut in cuts {
-        cut.longer = named(&cut.technique).and_then(|technique| longer(technique, cut.frees, time, speed));
+        cut.longer = named(&cut.technique).and_then(|technique| longer(technique, cut.moves, time, speed));
     }
 }
 
@@ -275,7 +285,6 @@ pub fn advice(cuts: &[Cut], job: Job) -> Vec<Advice> {
     let fits = job.needs <= job.memory;
     let of = |cut: &Cut| {
         let technique = named(&cut.technique)?;
-        let pins = if technique.wants(Need::HostMemory) { cut.frees } else { 0 };
         Some(Advice {
             technique: cut.technique.clone(),
             what: technique.short.clone(),
@@ -283,7 +292,7 @@ pub fn advice(cuts: &[Cut], job: Job) -> Vec<Advice> {
             longer: cut.longer,
             changes: technique.changes,
             needs: technique.needs.clone(),
-            pins,
+            pins: cut.moves,
             makes_it_fit: !fits && job.needs - cut.frees <= job.memory,
             group: technique.group.clone(),
         })
@@ -315,7 +324,7 @@ fn never_longer(technique: &Technique) -> Option<f64> {
 }
 
 /// How much longer a step takes, roughly.
-fn longer(technique: &Technique, frees: i64, time: &Prediction, speed: Option<Speed>) -> Option<f64> {
+fn longer(technique: &Technique, moves: i64, time: &Prediction, speed: Option<Speed>) -> Option<f64> {
     let step = time.step_seconds.max(1e-9);
     let again = technique.again.map_or(0.0, |again| {
         let all: f64 = time.modules.iter().map(|module| module.seconds).sum();
@@ -333,7 +342,7 @@ fn longer(technique: &Technique, frees: i64, time: &Prediction, speed: Option<Sp
             Some(device.max(time.host_seconds).min(step) / step - 1.0)
         }
         TimeKind::Host => {
-            let copies = 2.0 * frees as f64 / speed?.host_bandwidth;
+            let copies = 2.0 * moves as f64 / speed?.host_bandwidth;
             // Activations are copied beside the kernels; the optimizer waits for its state.
             Some(if technique.steps { copies / step } else { (copies / step - 0.9).max(FREE) })
         }
