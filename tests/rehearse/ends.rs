@@ -177,7 +177,7 @@ for _ in range(4):
     assert!(
         said.contains("IN PART: ")
             && said.contains("the simulated GPU cannot run lstsq at")
-            && said.contains("and the script went on"),
+            && said.contains("and the script caught that error"),
         "{said}"
     );
     assert_eq!(answer["refused"].as_array().map(Vec::len), Some(1), "{said}");
