@@ -105,6 +105,11 @@ class Day:
             return [command + (["--filter", DECIDES[name][1]] if profile == "quick" else [])]
         if task == "doctor":
             return [[vramlab, "doctor"]]
+        if task == "kernels":
+            # Those of the programs in records/gpus/programs, the longest of each first.
+            minutes = 0.05 if self.rehearse else max(0.5, seconds / 60 - 0.5)
+            files = ["--for", self.records / "gpus/kernels.csv", "--minutes", f"{minutes:.2f}", "--out", self.out / "kernels.csv"]
+            return [[*on_card, vramlab, "calibrate", "--gpu", self.card, "--python", sys.executable, *files]]
         if task == "outside":
             return [[*on_card, *python, self.records / "gpus/context.py"]]
         if task == "programs":

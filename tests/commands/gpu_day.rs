@@ -30,7 +30,7 @@ fn a_rehearsed_day_runs_each_task_once_and_packs_what_came_of_it() {
     let rows = std::fs::read_to_string(machine.join("empty_cache/samples.csv")).unwrap();
     assert!(rows.contains("in the place of a real one") && !rows.contains(",time,"), "{rows}");
     let outside = std::fs::read_to_string(out.join("outside.log")).unwrap();
-    assert!(outside.contains("\nNCCL, one rank,760,") && out.join("constants.csv").exists(), "{outside}");
+    assert!(outside.contains("\nNCCL, one rank,760,") && out.join("kernels.csv").exists(), "{outside}");
     let events = std::fs::read_to_string(out.join("events-inference-128.log")).unwrap();
     let found = events.lines().find_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()).unwrap_or_default();
     let [identical, measured] = ["identical", "measured"].map(|what| found[what].as_u64());
