@@ -517,7 +517,10 @@ for _ in range(3):
         let said = text_of(&output);
         let advice = answer["advice"].as_array().unwrap();
         let named: Vec<&str> = advice.iter().map(|one| one["technique"].as_str().unwrap()).collect();
-        assert!(said.contains("The peak is in evaluation after step ") && said.contains("half of the batch, twice a step"), "{said}");
+        assert!(
+            said.contains("The peak is in evaluation after step ") && said.contains("half of the batch, twice a step"),
+            "{said}"
+        );
         assert!(named.contains(&"accumulate") && !named.contains(&"offload-activations"), "{teacher}: {named:?}");
         assert!(!named.iter().any(|name| name.starts_with("checkpoint-")) && !said.contains("checkpoint-"), "{teacher}: {named:?}");
     }
