@@ -253,6 +253,7 @@ fn has(facts: &Facts) -> HashSet<Has> {
         (Has::ChannelsLast, of_kind(WorkKind::Convolution).all(|work| work.is_channels_last || work.is_volume)),
         (Has::OtherOptimizer, has_ended_a_step && !is_adam && is_other()),
         (Has::Closure, is_seen("torch/optim/lbfgs.py")),
+        (Has::ClipsGradients, is_seen("torch/nn/utils/clip_grad.py")),
         (Has::NoState, has_ended_a_step && !facts.all_blocks.iter().any(|block| block.category == Category::OptimizerState)),
     ];
     all.into_iter().filter(|(_, has)| *has).map(|(one, _)| one).collect()

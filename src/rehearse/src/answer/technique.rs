@@ -139,6 +139,8 @@ pub enum Has {
     OtherOptimizer,
     /// An optimizer whose step wants one.
     Closure,
+    /// It wants all gradients at once.
+    ClipsGradients,
     NoState,
 }
 

@@ -1,5 +1,5 @@
 """{
-"optimizer-in-backward": {"group": "update", "steps": true, "short": "no gradient is kept", "frees": {"gradients": 1}, "unless": ["closure"], "compiles": true, "line": "each parameter is updated as soon as its gradient is complete"}
+"optimizer-in-backward": {"group": "update", "steps": true, "short": "no gradient is kept", "frees": {"gradients": 1}, "unless": ["closure", "clips_gradients"], "compiles": true, "line": "each parameter is updated as soon as its gradient is complete"}
 }"""
 
 import weakref
