@@ -711,7 +711,7 @@ fn what_the_peak_of_three_steps_leaves_out_is_in_the_first_lines() {
     let (_, lines) = told.split_once("The lines to write").unwrap_or_else(|| panic!("{told}"));
     assert!(snippet.lines().all(|line| lines.contains(line)), "{snippet}\n{told}");
     let (plain, _) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], &[]);
-    assert!(said(&plain).contains("takes the kernel that keeps scores: its scores are 384 MiB of the peak"), "{}", said(&plain));
+    assert!(said(&plain).contains("takes the kernel that keeps scores: its scores take 384 MiB"), "{}", said(&plain));
 }
 
 /// Trains with a small batch, and evaluates with larger ones and gradients.
