@@ -7,6 +7,7 @@ twentieth of what the program needs or more, one of a kind; empty where it is no
 """
 
 import argparse
+import ast
 import csv
 import json
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE.parent / "gpus/programs"
+TECHNIQUES = HERE.parent.parent / "src/rehearse/python/vramlab_rehearsal/techniques"
 NAMES = ["resnet50_fp32", "gpt2_bf16", "llama_lora", "unet", "lstm", "llama_prefill", "faster_rcnn", "t5_fp32"]
 COLUMNS = ["program", "technique", "advised", "place", "frees", "saved", "longer", "longer_tried"]
 
@@ -30,20 +32,22 @@ def ask(options, name, *flags):
         return json.loads(answer.read_text())
 
 
-def kind(technique):
-    """Of alternatives the first counts, as checkpoints of every block and of every second one."""
-    return technique.split("-")[0]
+def groups():
+    """Of alternatives the first counts: techniques of one group, by the headers of their files."""
+    headers = (ast.get_docstring(ast.parse(path.read_text()), clean=False) or "" for path in sorted(TECHNIQUES.glob("*.py")))
+    return {name: of["group"] for header in headers if header.startswith("{") for name, of in json.loads(header).items()}
 
 
 def rows_of(options, name):
     advice = ask(options, name)["advice"]
     tried = ask(options, name, "--what-if")
     needs = tried[[row["techniques"] for row in tried].index([])]["needs_at_least"]
-    found, kinds = {}, set()
+    found, seen, group_of = {}, set(), groups()
     for row in tried:
-        if len(row["techniques"]) == 1 and (row["saved"] or 0) * 20 >= needs and kind(row["techniques"][0]) not in kinds:
-            kinds.add(kind(row["techniques"][0]))
-            found[row["techniques"][0]] = len(found) + 1
+        technique, *more = row["techniques"] or [None]
+        if technique and not more and (row["saved"] or 0) * 20 >= needs and group_of.get(technique, technique) not in seen:
+            seen.add(group_of.get(technique, technique))
+            found[technique] = len(found) + 1
     by_name = {row["techniques"][0]: row for row in tried if len(row["techniques"]) == 1}
     advised = {one["technique"]: place for place, one in enumerate(advice, 1)}
     first = [technique for technique, place in found.items() if place <= 3]

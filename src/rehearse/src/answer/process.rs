@@ -201,7 +201,7 @@ fn findings(facts: &Facts, seen: &ProcessAnswer) -> Vec<Finding> {
         of::attention::find(facts, seen.explicit_attention.as_ref(), seen.peak.bytes),
         of::cudnn::find(seen.without_cudnn.as_ref()),
         of::leftovers::find(&seen.leftovers, growth, steps),
-        of::growth::find(growth, &seen.leftovers, steps),
+        of::growth::find(growth, of::leftovers::cure(&seen.leftovers, growth), steps),
         of::kept_by::find(growth),
         of::placeholders::find(&seen.placeholders),
         of::uncounted::find(&seen.uncounted),

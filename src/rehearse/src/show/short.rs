@@ -155,9 +155,8 @@ pub fn short(answer: &Answer) -> String {
     // Findings and notes have what is left.
     let mut room = LINES.saturating_sub(taken(&parts) + 1);
     for finding in reply.findings {
-        let title = finding.title.trim_end_matches(" Allocated at:");
         let row = finding.cure.as_ref().or(finding.rows.first()).map_or("", |row| row.trim());
-        let texts = [format!("{title} {row}"), title.to_string()].map(|text| without_folders(&text));
+        let texts = [format!("{} {row}", finding.title), finding.title.clone()].map(|text| without_folders(&text));
         let blank = usize::from(parts[2].is_empty());
         let fits = |text: &&String| wrapped(text, COLUMNS).lines().count() <= FINDING.min(room.saturating_sub(blank));
         let Some(text) = texts.iter().filter(|text| !text.ends_with(':')).find(fits) else { continue };

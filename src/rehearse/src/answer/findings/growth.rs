@@ -1,9 +1,8 @@
 //! Memory that grows while the script repeats something: blocks that each round makes and nothing frees.
 
 use super::super::facts::Facts;
-use super::super::passes::{Leftover, holder};
+use super::super::passes::holder;
 use super::super::place::LiveBytes;
-use super::leftovers::remedy;
 use super::{Finding, FindingKind};
 use crate::capture::process::{Retainer, Trace};
 use crate::words::{bytes, short};
@@ -192,13 +191,8 @@ fn kept_by(trace: &Trace, blocks: &[(&MemoryBlock, String)], lines: &[LiveBytes]
     keepers
 }
 
-pub fn find(growth: Option<&Growth>, leftovers: &[Leftover], steps: u32) -> Option<Finding> {
+pub fn find(growth: Option<&Growth>, cure: Option<String>, steps: u32) -> Option<Finding> {
     let growth = growth?;
-    let is_kept = |left: &&Leftover| growth.kept_by.iter().any(|keeper| left.variable.as_ref() == Some(&keeper.name));
-    let cure = leftovers
-        .iter()
-        .find(is_kept)
-        .and_then(|left| Some(format!("`{}` keeps it: {}.", left.variable.as_ref()?, remedy(left, Some(growth))?)));
     let more = if growth.goes_on && growth.round == "step" && steps < 6 { "; --steps 6 shows whether it goes on" } else { "" };
     let each = bytes(growth.bytes_per_round);
     let what = match growth.lines.iter().all(|line| line.blocks == 1) {
@@ -208,7 +202,7 @@ pub fn find(growth: Option<&Growth>, leftovers: &[Leftover], steps: u32) -> Opti
     // Whether that matters at all.
     let whole = growth.bytes_per_round * 100_000;
     let in_all = if whole < 1 << 30 { format!(" ({} in 100,000)", bytes(whole)) } else { String::new() };
-    let title = format!("Memory grows: each {} {what}{in_all}{more}. Allocated at:", growth.round);
+    let title = format!("Memory grows: each {} {what}{in_all}{more}.", growth.round);
     let rows = growth.lines.iter().take(ROWS).map(growth_at);
     Some(Finding { cure, ..Finding::new(FindingKind::Growth, title, rows)?.of(growth.bytes_per_round, None) })
 }

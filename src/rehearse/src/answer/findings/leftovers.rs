@@ -28,8 +28,16 @@ fn leftover(left: &Leftover, growth: Option<&Growth>) -> String {
     }
 }
 
+/// What ends the growth, by the first variable that keeps some of it.
+pub fn cure(leftovers: &[Leftover], growth: Option<&Growth>) -> Option<String> {
+    let is_kept =
+        |left: &&Leftover| growth.is_some_and(|growth| growth.kept_by.iter().any(|of| left.variable.as_ref() == Some(&of.name)));
+    let left = leftovers.iter().find(is_kept)?;
+    Some(format!("`{}` keeps it: {}.", on_one_line(left.variable.as_ref()?), remedy(left, growth)?))
+}
+
 /// What frees it, by what the script does with the variable that holds it.
-pub fn remedy(left: &Leftover, growth: Option<&Growth>) -> Option<String> {
+fn remedy(left: &Leftover, growth: Option<&Growth>) -> Option<String> {
     let on_host = "keep this copy of weights or state on the host (.cpu())";
     let Some(variable) = &left.variable else { return left.is_copy.then(|| on_host.to_string()) };
     let mut keepers = growth.iter().flat_map(|growth| &growth.kept_by);
