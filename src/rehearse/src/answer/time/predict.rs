@@ -32,8 +32,8 @@ const LAUNCH_SECONDS: f64 = 4e-6;
 /// What it takes in all, from one launch to the next, where nobody says: 14 to 38 us in the median of KernelBench's networks on seven machines.
 const WHOLE_LAUNCH: f64 = 20e-6;
 
-/// More than so much between two launches is the script's own work, such as loading its data, and counts as here; what is less is as much
-/// this machine's, and says something else each time.
+/// More than so much between two launches is the script's own work, such as loading its data, and twice so much counts as here; what is less
+/// is as much this machine's, and says something else each time. Between them it grows, so that a little more is not a whole step's time more.
 const OWN_WORK: f64 = 5e-3;
 
 /// Share of the predictions whose real value the interval is to hold.
@@ -490,8 +490,7 @@ impl HostModel {
         let seconds = nanoseconds as f64 * 1e-9;
         match (self.launch, self.factor) {
             (None, Some(factor)) => seconds * factor,
-            _ if seconds > OWN_WORK => seconds,
-            _ => 0.0,
+            _ => (2.0 * (seconds - OWN_WORK)).clamp(0.0, seconds),
         }
     }
 }
