@@ -74,4 +74,27 @@ for bias, reduction, ignore_index in itertools.product((True, False), ("mean", "
     assert torch.equal(deferred(x).argmax(-1), plain(x).argmax(-1)) and deferred(x).shape == plain(x).shape
     with torch.no_grad():
         assert type(deferred(x)) is torch.Tensor
+    # Probabilities of a word-level model, and a loss that nobody goes back from.
+    losses.defer_logits(deferred, always=True)
+    given = {"ignore_index": ignore_index, "reduction": reduction}
+    for grad, name in itertools.product((True, False), ("log_softmax of flatten", "flatten of log_softmax", "modules", "whole")):
+        results = []
+        for head in (plain, deferred):
+            x = hidden.clone().requires_grad_()
+            with torch.set_grad_enabled(grad):
+                logits = head(x)
+                if name == "modules":
+                    loss = torch.nn.NLLLoss(**given)(torch.nn.LogSoftmax(-1)(logits.flatten(end_dim=-2)), classes.flatten())
+                elif name == "whole":
+                    loss = F.cross_entropy(logits.flatten(0, 1), classes.flatten(), **given)
+                else:
+                    logits = logits.flatten(0, 1).log_softmax(1) if name.startswith("log") else F.log_softmax(logits, dim=2).flatten(0, -2)
+                    loss = F.nll_loss(logits, classes.flatten(), **given)
+            assert type(logits) is (losses.DeferredLogits if head is deferred else torch.Tensor)
+            results.append([loss, *torch.autograd.grad(loss, [x, *head.parameters()])] if grad else [loss])
+        for ours, theirs in zip(results[1], results[0]):
+            close(ours, theirs, 1e-5, f"{name}, gradients {grad}, bias {bias}, {reduction}")
+    # Logarithms that something else asks for.
+    with torch.no_grad():
+        close(deferred(hidden).log_softmax(-1).exp().sum(-1), torch.ones(2, ROWS // 2), 1e-5, "probabilities")
 print("agree")

@@ -99,7 +99,8 @@ pub fn cuts(facts: &Facts, loss: &Loss) -> Vec<Cut> {
     };
     let is_of_forward = |block: &MemoryBlock| loss.has(facts, block) && facts.made(block).phase == Phase::Forward;
     let cut = |of: &Technique| {
-        let (frees, is_activations) = (frees(facts, loss, of), of.is_against(Source::LargeActivations));
+        let (frees, is_activations) =
+            (frees(facts, loss, of, has.contains(&Has::HalfPrecision)), of.is_against(Source::LargeActivations));
         let of_loss = if is_activations { facts.bytes_at_peak(is_of_forward) } else { 0 };
         let moves = if of.wants(Need::HostMemory) { frees + of_loss } else { 0 };
         Cut { technique: of.name.clone(), frees, moves, longer: never_longer(of) }
@@ -121,7 +122,7 @@ pub fn add_times(cuts: &mut [Cut], time: &Prediction, speed: Option<Speed>) {
 }
 
 /// By how much less is allocated at most without what a technique frees.
-fn frees(facts: &Facts, loss: &Loss, technique: &Technique) -> i64 {
+fn frees(facts: &Facts, loss: &Loss, technique: &Technique, is_half: bool) -> i64 {
     let kept = kept_of_blocks(facts);
     let needless =
         if technique.is_against(Source::NeedlessGraphs) { super::passes::of_needless_graphs(facts) } else { HashSet::new() };
@@ -143,7 +144,9 @@ fn frees(facts: &Facts, loss: &Loss, technique: &Technique) -> i64 {
                 *before += usize::from(is_first);
                 part == Part::Loss && !is_first
             }
-            Source::Activations | Source::Fp32Activations => part == Part::Activations,
+            Source::Activations => part == Part::Activations,
+            Source::Fp32Activations => !is_half && part == Part::Activations,
+            Source::Fp32Loss => !is_half && part == Part::Loss,
             // Those of the loss are wanted back at once.
             Source::LargeActivations => is_kept && block.bytes >= 1 << 20,
             Source::Blocks => is_kept && kept.as_ref().is_some_and(|kept| kept.is_freed(facts, block)),
@@ -175,7 +178,7 @@ fn frees(facts: &Facts, loss: &Loss, technique: &Technique) -> i64 {
         }
     }
     // Autocast makes copies of weights.
-    let copies = match technique.is_against(Source::Fp32Activations) {
+    let copies = match technique.is_against(Source::Fp32Activations) && !technique.is_against(Source::Weights) {
         true => facts.bytes_at_peak(|block| block.category == Category::Parameters) / 2,
         false => 0,
     };

@@ -286,6 +286,7 @@ fn beside(answer: &Answer) -> Vec<String> {
     let seen = match (answer.steps, answer.time.as_ref().and_then(|time| time.passes)) {
         (0, Some(passes)) => format!("{} seen.", counted(passes, "forward pass").replace("passs", "passes")),
         (0, None) => "Seen to the end of the script, which makes no optimizer step.".to_string(),
+        (steps, _) if answer.came_to_its_end => format!("{} seen, to the end of the script.", counted(steps as usize, "step")),
         (steps, _) => format!("{} seen.", counted(steps as usize, "step")),
     };
     let fits = answer.verdict.fits();

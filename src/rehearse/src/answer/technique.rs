@@ -67,7 +67,9 @@ pub enum Source {
     Activations,
     /// Of 1 MiB or more.
     LargeActivations,
+    /// Where most products are not of half precision.
     Fp32Activations,
+    Fp32Loss,
     /// Of repeated blocks, but for one of them.
     Blocks,
     Gradients,

@@ -118,6 +118,8 @@ pub struct Answer {
     pub needs_at_least: Option<i64>,
     /// The card of `cards.csv` with the least memory that has it.
     pub smallest_card: Option<&'static str>,
+    /// Whether the command ended by itself and well, and was not ended after enough steps.
+    pub came_to_its_end: bool,
     /// Forward passes after which a script without steps was ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub passes: Option<usize>,
@@ -476,6 +478,7 @@ pub fn answer(run: &Capture) -> Result<Answer> {
         headroom: memory - on_device,
         needs_at_least: None,
         smallest_card: None,
+        came_to_its_end: run.status().success() && !enough && !run.timed_out && !run.interrupted,
         passes: run.traces.iter().filter(|trace| trace.stopped == Some(0)).map(passes_of).max(),
         timed_out_after: run.timeout.filter(|_| verdict == RehearsalVerdict::TimedOut),
         account: None,

@@ -1,5 +1,5 @@
 """{
-"fused-linear-loss": {"group": "loss", "short": "logits are never stored", "frees": {"loss": 1}, "again": 0, "unless": ["few_classes"], "line": "the product that makes the logits (by the last linear layer or with the embedding's weight) is computed inside the loss, 512 rows at a time: the logits never exist whole"}
+"fused-linear-loss": {"group": "loss", "use": "both", "short": "logits are never stored", "frees": {"loss": 1}, "again": 0, "unless": ["few_classes"], "line": "the product that makes the logits (by the last linear layer or with the embedding's weight) is computed inside the loss, 512 rows at a time: the logits never exist whole"}
 }"""
 
 import sys
@@ -31,8 +31,8 @@ class FusedLinearLoss(OfModel):
             @classmethod
             def __torch_dispatch__(cls, function, types, arguments=(), more=None):
                 name = getattr(function, "__name__", str(function))
-                is_shape = name.split(".")[0] in ("flatten", "transpose", "permute", "movedim", "unsqueeze", "squeeze", "split", "chunk")
-                why = f"shapes its logits by {name}; view, reshape and slices are followed" if is_shape else f"uses its logits for more than cross-entropy: {name}"
+                is_shape = name.split(".")[0] in ("transpose", "permute", "movedim", "unsqueeze", "squeeze", "split", "chunk")
+                why = f"shapes its logits by {name}; view, reshape, flatten and slices are followed" if is_shape else f"uses its logits for more than cross-entropy: {name}"
                 technique.refused(f"the script {why}")
                 return super().__torch_dispatch__(function, types, arguments, more)
 
@@ -41,8 +41,10 @@ class FusedLinearLoss(OfModel):
             path, head = heads[-1]
             source = without_module(*functions, losses.defer_logits)
             losses.DeferredLogits = Watched
-            losses.defer_logits(head)
-            return self.applied(f"{source}\n\n\ndefer_logits({in_script(path)})")
+            # A script that trains evaluates as before; one that only evaluates has its loss so, too.
+            always = not self.torch.is_grad_enabled()
+            losses.defer_logits(head, always)
+            return self.applied(f"{source}\n\n\ndefer_logits({in_script(path)}{', always=True' * always})")
         self.refused("no linear layer gives logits over 8,192 classes or more")
         self.embeddings.update(module.weight for module in root.modules() if isinstance(module, self.torch.nn.Embedding))
         if isinstance(losses.F, types.SimpleNamespace):

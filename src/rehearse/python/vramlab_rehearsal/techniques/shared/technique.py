@@ -212,11 +212,11 @@ def narrow(root, kind):
     """A model's weights and inputs in half precision."""
     import torch
 
-    def narrowed(_, inputs):
-        return tuple(each.to(kind) if isinstance(each, torch.Tensor) and each.is_floating_point() else each for each in inputs)
+    def narrowed(_, *inputs):
+        return torch.utils._pytree.tree_map(lambda each: each.to(kind) if isinstance(each, torch.Tensor) and each.is_floating_point() else each, inputs)
 
     root.to(kind)
-    root.register_forward_pre_hook(narrowed)
+    root.register_forward_pre_hook(narrowed, with_kwargs=True)
 
 
 class Region(Technique):
