@@ -990,6 +990,10 @@ fn a_step_of_small_kernels_is_bound_by_its_host() {
         "{time}"
     );
     assert!(seen.error().contains("bound by launches") && seen.error().contains("times 2"), "{}", seen.error());
+    // One host for all cards of a command, whatever this machine does beside each.
+    let both = rehearse(&["--gpu", "h100", "--gpu", "a100-40g", "--host-factor", "2"], script);
+    let host = |card: usize| both.json[card]["time"]["host_seconds"].as_f64().unwrap();
+    assert_eq!(host(0), host(1), "{}", both.error());
     let refused = rehearse(&["--gpu", "h100", "--host-factor", "0"], script);
     assert!(refused.output.status.code() == Some(2) && refused.error().contains("--host-factor 0: write"), "{}", refused.error());
 }

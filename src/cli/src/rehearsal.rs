@@ -737,6 +737,7 @@ fn several(options: &RehearseOptions, rehearsals: &[Rehearsal]) -> Result<u8> {
         let Some(most) = group.iter().max_by_key(|at| rehearsals[**at].card.multiprocessors) else { continue };
         let mut one = rehearsals[*most].clone();
         one.is_silent |= done > 0;
+        one.host_times.clone_from(&rehearsals[0].host_times);
         if is_all {
             let ((major, minor), cards) = (one.card.capability, cards.len());
             (one.progress)(&format!("{} of {count}: compute capability {major}.{minor}, cards: {cards}", done + 1));

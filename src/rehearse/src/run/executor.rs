@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, ExitStatus};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -39,6 +39,8 @@ pub struct Rehearsal {
     pub requests: Option<(u32, u32, u32)>,
     /// For the predicted time of a step: how many times as long as here the host takes between launches.
     pub host_factor: Option<f64>,
+    /// Of each process of the command's first rehearsal what the host took, by operator: rehearsals on other cards have that, too.
+    pub host_times: Arc<OnceLock<Vec<Vec<(u32, u64)>>>>,
     /// GPUs of a machine, 1 to 64; without it one, as many as a launcher starts ranks, or of a job of many the eight that such machines have.
     pub gpus: Option<u32>,
     /// How many kernels later than at once what is under way on a stream is over.
@@ -144,6 +146,7 @@ impl Rehearsal {
             passes: None,
             requests: None,
             host_factor: None,
+            host_times: Arc::default(),
             gpus: None,
             lag: 0,
             cards: 2,
