@@ -119,11 +119,15 @@ pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<O
                 (0..turns.len()).filter(|turn| turns[*turn].device == *device && is_next(&turns[*turn])).collect();
             let began = waiting.iter().any(|turn| turns[*turn].code.is_some());
             let left = end.saturating_duration_since(Instant::now());
-            if waiting.is_empty() || (began && left < WORTH_ANOTHER_TURN) {
+            if waiting.is_empty() || left.is_zero() || (began && left < WORTH_ANOTHER_TURN) {
                 break;
             }
             for (position, next) in waiting.iter().enumerate() {
                 let left = end.saturating_duration_since(Instant::now()).as_secs_f64();
+                // A look at each of those that are left would take minutes, and decide nothing.
+                if left == 0.0 {
+                    break;
+                }
                 // In seconds, with what every experiment takes; the same for all where nothing is known.
                 let weight = |turn: &usize| 5.0 + weights.get(&(device.platform(), turns[*turn].name)).copied().unwrap_or(20.0);
                 // What guides claim is completed before the next begins: a claim that is half measured is worth nothing.
@@ -295,6 +299,10 @@ impl fmt::Display for RunAllSummary {
                 "  cut short by the time limit: {}; `just run-all` goes on with them",
                 base::order::distinct(cut_short).join(", ")
             )?;
+        }
+        let not_begun: Vec<&str> = self.turns.iter().filter(|turn| turn.code.is_none()).map(|turn| turn.name).collect();
+        if !not_begun.is_empty() {
+            writeln!(f, "  not begun when the time was over: {}; `just run-all` goes on with them", not_begun.join(", "))?;
         }
         if self.results.is_none() {
             return Ok(());
