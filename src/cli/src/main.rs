@@ -36,6 +36,7 @@ Begin with your own command, as you type it:
 The lab measures techniques through libtorch and judges what guides say of them (in a clone of the project):
   run-all, gpu-day    Every experiment; those that say most of a GPU
   report, check       Pages from results; whether results are whole
+  evidence            Whether the steps of measured cells still ask for what they asked for then
   contribute, doctor  A pull request of results; what this machine lacks";
 
 /// Predict and reduce the GPU memory of PyTorch training
@@ -150,6 +151,7 @@ enum Lab {
     RunAll(Rest),
 
     /// Say whether the steps of measured cells still ask for what they asked for when they were measured
+    #[command(hide = true)]
     Evidence(Rest),
 
     /// Say what this machine has, what is missing and how to fix it

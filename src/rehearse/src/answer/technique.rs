@@ -43,7 +43,7 @@ pub struct Technique {
     pub compiles: bool,
     /// Of PyTorch's allocator.
     pub setting: Option<String>,
-    /// What it is tried against, where nobody knows what it frees.
+    /// What it is tried against, where nobody knows what it frees, or where that is not what it is for.
     pub against: Option<Source>,
 }
 
@@ -196,7 +196,7 @@ pub fn remedies() -> Vec<(&'static str, Vec<(String, bool)>)> {
         // Activations first: what is freed of a loss besides is no reason for a row there.
         let is_of_activations = technique.is_against(Source::Activations);
         let first = technique.frees.keys().next().copied().filter(|_| !is_of_activations);
-        let source = if is_of_activations { Some(Source::Activations) } else { first.or(technique.against) }?;
+        let source = if is_of_activations { Some(Source::Activations) } else { technique.against.or(first) }?;
         Some(match source {
             Source::Loss | Source::LossCopies => "logits and loss",
             Source::Gradients | Source::OptimizerState | Source::Weights | Source::FrozenWeights => "optimizer state and gradients",
