@@ -242,8 +242,7 @@ fn has(facts: &Facts) -> HashSet<Has> {
     let steps_by = |frame: &str| frame.contains("torch/optim/") && !frame.ends_with("optimizer.py");
     let is_adam = is_seen("torch/optim/adam.py") || is_seen("torch/optim/adamw.py");
     let is_other = || trace.frames.values().any(|frame| steps_by(&frame.file));
-    // Rows of a product may be as many, too.
-    let has_few = || of_kind(WorkKind::Matmul).all(|work| work.m.max(work.n) < FEWEST_CLASSES);
+    let has_few = || of_kind(WorkKind::Matmul).all(|work| work.phase == Phase::Backward || work.n < FEWEST_CLASSES);
     let all = [
         (Has::Checkpoints, is_seen("torch/utils/checkpoint.py")),
         (Has::Distributed, !trace.communicators.is_empty()),
@@ -252,7 +251,7 @@ fn has(facts: &Facts) -> HashSet<Has> {
         (Has::HalfPrecision, is_half),
         (Has::HalfWeights, is_half && !casts_weights),
         (Has::NoProducts, has_ended_a_step && of_kind(WorkKind::Matmul).next().is_none()),
-        (Has::FewClasses, has_ended_a_step && has_few()),
+        (Has::FewClasses, (has_ended_a_step || !facts.trains) && has_few()),
         (Has::ChannelsLast, of_kind(WorkKind::Convolution).all(|work| work.is_channels_last || work.is_volume)),
         (Has::OtherOptimizer, has_ended_a_step && !is_adam && is_other()),
         (Has::Closure, is_seen("torch/optim/lbfgs.py")),
