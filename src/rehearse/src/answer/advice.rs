@@ -126,8 +126,15 @@ fn frees(facts: &Facts, loss: &Loss, technique: &Technique, is_half: bool) -> i6
     let kept = kept_of_blocks(facts);
     let needless =
         if technique.is_against(Source::NeedlessGraphs) { super::passes::of_needless_graphs(facts) } else { HashSet::new() };
-    // Once for the logits, and once for one gradient of them.
-    let smallest = facts.blocks().filter(|block| loss.has(facts, block)).map(|block| block.bytes).min().unwrap_or(0);
+    // What the loss reads is kept, and one gradient of it: the logits, or a copy in fp32 where something else than PyTorch's loss makes one.
+    let of_loss = || facts.blocks().filter(|block| loss.has(facts, block));
+    let is_of_others = |block: &&MemoryBlock| {
+        let made = facts.made(block);
+        let innermost = facts.trace.stack(made.stack).next();
+        made.phase == Phase::Forward && innermost.is_some_and(|frame| !frame.file.ends_with("torch/nn/functional.py"))
+    };
+    let copied = of_loss().filter(is_of_others).map(|block| block.bytes).max().filter(|_| !facts.trace.is_compiled());
+    let read = copied.or_else(|| of_loss().map(|block| block.bytes).min()).unwrap_or(0);
     let mut whole: HashMap<(bool, u32), usize> = HashMap::new();
     let mut changes: Vec<(usize, i64)> = Vec::new();
     for block in facts.blocks() {
@@ -140,7 +147,7 @@ fn frees(facts: &Facts, loss: &Loss, technique: &Technique, is_half: bool) -> i6
             Source::LossCopies => {
                 let is_backward = made.phase == Phase::Backward;
                 let before = whole.entry((is_backward, made.step)).or_default();
-                let is_first = part == Part::Loss && block.bytes == smallest && *before == 0;
+                let is_first = part == Part::Loss && block.bytes == read && *before == 0;
                 *before += usize::from(is_first);
                 part == Part::Loss && !is_first
             }

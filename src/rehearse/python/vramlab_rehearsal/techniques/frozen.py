@@ -31,7 +31,10 @@ def keep_frozen(model, kind=None, device=None):
         y = Linear.apply(x, weight)
         return y if layer.bias is None else y + layer.bias.to(y.dtype)
 
-    for layer in [each for each in model.modules() if type(each) is torch.nn.Linear and not each.weight.requires_grad]:
+    # An embedding reads its weights as they are, also those that a head shares with it.
+    others = {weight for each in model.modules() if type(each) is not torch.nn.Linear for weight in each.parameters(recurse=False)}
+    linear = [each for each in model.modules() if type(each) is torch.nn.Linear and each.weight not in others]
+    for layer in [each for each in linear if not each.weight.requires_grad]:
         weight = layer.weight.data.to(kind or layer.weight.dtype)
         weight = torch.empty_like(weight, device="cpu", pin_memory=True).copy_(weight) if device == "cpu" else weight
         layer.weight.data = weight
