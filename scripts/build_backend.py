@@ -30,7 +30,7 @@ def _build():
         sys.exit(f"vramlab rehearses on Linux; this is {platform.system()}. A container or WSL will do.")
     cargo = shutil.which("cargo") or shutil.which("cargo", path=str(Path.home() / ".cargo" / "bin"))
     if cargo is None:
-        sys.exit("vramlab is compiled by cargo, which is not on PATH. Install Rust from https://rustup.rs, or take a wheel of a release.")
+        sys.exit("vramlab is compiled by cargo, which is not on PATH. Install Rust from https://rustup.rs, or a wheel that `just wheel` packed elsewhere.")
     flags = ["--release", "--locked", "--package", "vramlab", "--target-dir", str(TARGET)]
     # pip shows what cargo says where it fails, or with --verbose.
     subprocess.run([cargo, "build", *flags], cwd=ROOT, env={**os.environ, "CARGO_TERM_COLOR": "never"}, check=True)

@@ -28,7 +28,7 @@ PRESETS = ROOT / "src/rehearse/python/presets/train.py"
 JUMP, SMALL = 0.05, 8 << 20
 # In the order in which they are rehearsed: what lies far apart first.
 TORCH = "2.8.0 2.13.0 2.10.0 2.6.0 2.15.0 2.12.1 2.9.1 2.7.1 2.14.1 2.11.0"
-COLUMNS = ["case", "version", "peak_allocated", "peak_reserved", "needs_at_least", "step_seconds", "verdict", "missing", "date"]
+COLUMNS = ["case", "version", "peak_allocated", "peak_reserved", "needs_at_least", "step_seconds", "kv_cache", "tokens", "verdict", "missing", "date"]
 CHANGED = ["case", "before", "after", "bytes", "change", "line", "source", "module", "category"]
 
 
@@ -55,6 +55,7 @@ class Case:
 # What PyTorch 2.8 to 2.10 for CUDA 12 ask for; an environment has it only if it is asked for.
 CUDNN = "nvidia-cudnn-cu12=9.10.2.21"
 TRANSFORMERS = "4.50.3 5.24.0 4.57.6 5.0.0 4.53.3 5.8.1 4.55.4 5.16.1"
+VLLM = "0.20.2 0.21.0 0.25.1 0.26.0 0.30.0 0.31.0 0.32.0 0.33.0"
 CASES = {
     "int8_function compiled": Case("torch", TORCH, "int8_function.py", "compile", gpu="rtx-4090"),
     "int8_function eager": Case("torch", TORCH, "int8_function.py", gpu="rtx-4090"),
@@ -75,6 +76,10 @@ CASES = {
         "accelerate", "1.12.0 1.13.0 1.14.0 1.15.0", "current/fsdp.py", flags=("--steps", "all", "--gpus", "2", "--no-init"),
         launch=("-m", "accelerate.commands.launch", "--num_processes", "2"),
     ),
+    # vLLM names the versions of all that it takes: a Python with nothing in it.
+    "vLLM, gated delta net": Case("vllm", VLLM, "current/vllm_serve.py", "gdn", flags=(), gpu="rtx-4090"),
+    "vLLM, gated delta net, compiled": Case("vllm", "0.25.1 0.26.0", "current/vllm_serve.py", "gdn", "compiled", flags=(), gpu="rtx-4090"),
+    "vLLM, Qwen3 0.6B": Case("vllm", "0.25.1 0.26.0", "current/vllm_serve.py", "qwen3", flags=(), gpu="rtx-4090"),
     "Flux LoRA": Case("diffusers", "0.40.0 0.41.0 0.42.0 0.42.1", "current/flux_lora.py"),
     # Threads of others. They want packages of their time: --python with reported/requirements.txt, those of transformers with
     # requirements-transformers.txt, those of clones with requirements-clones.txt or -fms.txt; pytorch#177406 wants diffusers 0.42.
@@ -205,7 +210,7 @@ def rehearsed(options, name, case, version):
         sys.exit(f"{name} with {case.package} {version} was not rehearsed; is {out} of another command?")
     found = json.loads(answer.read_text())
     found = found["rows"][0] if packages else found
-    row = {**found, "case": name, "version": f"{case.package}=={version}", "date": datetime.date.today()}
+    row = {**found, **found.get("serves", {}), "case": name, "version": f"{case.package}=={version}", "date": datetime.date.today()}
     yield row
     log = Path(f"{kept}.log")
     if case.is_sweep and not found.get("missing"):
@@ -216,7 +221,7 @@ def rehearsed(options, name, case, version):
 
 def jumped(before, after):
     """Whether one of the figures differs as much as a jump does; of a step's time the share alone says so."""
-    for name, small in [("peak_allocated", SMALL), ("peak_reserved", SMALL), ("needs_at_least", SMALL), ("step_seconds", 0)]:
+    for name, small in [("peak_allocated", SMALL), ("peak_reserved", SMALL), ("needs_at_least", SMALL), ("step_seconds", 0), ("tokens", 0)]:
         old, new = (float(row.get(name) or 0) for row in (before, after))
         if old and new and abs(new / old - 1) >= JUMP and abs(new - old) >= small:
             return True
@@ -235,10 +240,13 @@ def explain(options, records, name, case):
         answers = [out / (case.kept_as(row["version"].partition("==")[2]) + ".json") for row in (before, after)]
         if not jumped(before, after) or not all(file.exists() for file in answers):
             continue
-        told = subprocess.run([options.vramlab, "diff", "--json", "-", *answers], capture_output=True, text=True, check=True)
+        told = json.loads(subprocess.run([options.vramlab, "diff", "--json", "-", *answers], capture_output=True, text=True, check=True).stdout)
         pair = {"case": name, "before": before["version"], "after": after["version"]}
         # Without the folder that a package lies in, which is another one on another machine.
-        found = [{**row, **pair, "line": re.sub(r".*/(site-packages|versions|python|clones/[^/]+/src|clones/[^/]+)/", "", row["line"])} for row in json.loads(told.stdout)["rows"][:4]]
+        found = [{**row, **pair, "line": re.sub(r".*/(site-packages|versions|python|clones/[^/]+/src|clones/[^/]+)/", "", row["line"])} for row in told["rows"][:4]]
+        # A server's pool fills the card with every version: what it is made of says more than its lines.
+        if "parts" in told:
+            found = [{**pair, "bytes": bytes, "line": what} for what, bytes in told["parts"]]
         lines[pair["before"], pair["after"]] = [{column: row.get(column) or "" for column in CHANGED} for row in found]
     others = [row for row in records.jumps if row["case"] != name]
     records.jumps = sorted(others + sum(lines.values(), []), key=lambda row: row["case"])

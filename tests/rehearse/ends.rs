@@ -246,7 +246,6 @@ fn whatever_fails_of_ours_the_script_sees_nothing_of_it() {
         "the script's clock",
         "the wait for a batch",
         // Of servers, which serving.rs starts.
-        "DeepGEMM",
         "vLLM",
         "a server that",
     ];

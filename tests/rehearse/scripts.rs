@@ -507,7 +507,8 @@ __attribute__((constructor)) void registers() { __cudaRegisterFatBinary(binary);
 static int launch(void** parameters) { return cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), {1, 1, 1}, {1, 1, 1}, parameters, 0, nullptr); }
 int launches() { return launch(nullptr); }
 int strangers_kernel(void* tensor) {
-  void* parameters[] = {&tensor};
+  // How many there are is not passed, and anything may lie behind them.
+  void* parameters[] = {&tensor, reinterpret_cast<void*>(-1)};
   return launch(parameters);
 }
 // What a runtime that is linked into a library does first.

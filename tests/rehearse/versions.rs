@@ -158,6 +158,50 @@ esac
     assert_eq!(fs::read_to_string(asked).unwrap(), "torchvision==0.114.*\ntorch==2.99.0\n");
 }
 
+/// An extension as vLLM's asks for functions of CUDA's libraries that PyTorch itself does not, and comes beside libraries of its own.
+#[test]
+fn an_extension_finds_what_pytorch_does_not_ask_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"
+import ctypes, subprocess, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from stand_in import stand_in
+packages = Path(sys.argv[2])
+lib, extension, elsewhere = packages / "torch/lib", packages / "engine", packages / "elsewhere"
+for place in (lib, extension, elsewhere, packages / "torch-2.11.0.dist-info"):
+    place.mkdir(parents=True)
+(packages / "torch-2.11.0.dist-info/METADATA").write_text("Requires-Dist: nvidia-cudnn-cu13==9.19.0.56")
+(extension / "script.so").write_text("/* of a linker */")
+def made(path, text, *needs):
+    # Each library that it needs is there when it is linked, and gone afterwards, but for those of our own.
+    words = [word for need in needs for word in (f"-L{need.parent}", f"-l:{need.name}")]
+    subprocess.run(["cc", "-shared", "-fPIC", "-nostdlib", "-z", "now", "-xc", "-", "-o", path, "-Wl,--no-as-needed,-rpath,$ORIGIN:$ORIGIN/../torch/lib", *words], input=text, text=True, check=True)
+    return path
+def gone(name, text=""):
+    return made(lib / name, text)
+driver = [gone("libcudart.so.13", "int cudaMalloc(){return 0;} int cudaFuncSetAttribute(){return 0;}"), gone("libcublas.so.13", "int cublasHgemm(){return 0;}")]
+driver.append(gone("libcupti.so.13", "int cuptiEnable(){return 0;}"))
+torch = made(lib / "libtorch.so", "int cudaMalloc(); int cuptiEnable(); int torch(){return cudaMalloc() + cuptiEnable();}", driver[0], driver[2])
+# Triton has one of the same name, which nobody finds.
+made(elsewhere / "libcupti.so.13", "int cuptiEnable(){return 0;}")
+own = made(extension / "libnvjpeg-1a2b.so", "int nvjpegCreate(){return 7;}")
+text = "int cublasHgemm(); int cudaFuncSetAttribute(); int nvjpegCreate(); int own(){return nvjpegCreate();} int all(){return cublasHgemm() + cudaFuncSetAttribute();}"
+made(extension / "_C.so", text, torch, own, *driver[:2])
+for file in driver:
+    file.unlink()
+stand_in(packages)
+ctypes.CDLL(lib / "libtorch.so", ctypes.RTLD_GLOBAL)
+engine = ctypes.CDLL(extension / "_C.so")
+print(engine.own(), engine.all())
+"#;
+    let mut command = Command::new(common::python());
+    command.args(["-c", script]).arg(root("src/rehearse/python/versions")).arg(folder.path());
+    let done = command.output().unwrap();
+    // Its own library's answer, and twice the error of what stands in.
+    assert_eq!(String::from_utf8_lossy(&done.stdout).trim(), "7 2", "{}", said(&done));
+}
+
 /// A rehearsal that ends well: what it answers.
 fn rehearsed(mut program: Command, flags: &[&str], words: &[&Path]) -> Value {
     let folder = tempfile::tempdir().unwrap();

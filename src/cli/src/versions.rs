@@ -163,6 +163,13 @@ impl Rehearsing {
         Ok(flags)
     }
 
+    /// What the environments are made with beside the versions, as flags.
+    fn environment_flags(&self) -> String {
+        let python = self.python.iter().map(|version| format!(" --python {version}"));
+        let with = self.with.iter().map(|requirement| format!(" --with '{requirement}'"));
+        python.chain(with).chain(self.no_deps.then(|| " --no-deps".to_string())).collect()
+    }
+
     fn trial<'a>(&self, base: &'a Base, out: &'a Path) -> Result<Trial<'a>> {
         let program = std::env::current_exe().context("finding this program's own file")?;
         let flags = self.flags()?.into_iter().map(OsString::from).collect();
@@ -224,7 +231,8 @@ pub fn bisect(options: &BisectOptions) -> Result<u8> {
         let version = |name: &str| name.split_once("==").map_or(String::new(), |(_, version)| version.to_string());
         let package = options.package.as_deref().unwrap_or_default();
         let pair = format!("{},{}", version(&found.last_good), version(&found.first_bad));
-        format!("vramlab versions {flags} --package {package}={pair} -- {}", command.join(" "))
+        let made_with = rehearsing.environment_flags();
+        format!("vramlab versions {flags}{made_with} --package {package}={pair} -- {}", command.join(" "))
     };
     let Some(clone) = &options.repo else {
         let wanted: Wanted =

@@ -2,7 +2,7 @@
 
 use super::markup::Markdown;
 use anyhow::{Context, Result};
-use base::units::{Bytes, Seconds};
+use base::units::{Bytes, Seconds, thousands};
 use record::results::read_file;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,9 @@ struct Row {
     /// The smallest GPU memory on which it runs, and the time of a step, predicted; rows of before have neither.
     needs_at_least: Option<u64>,
     step_seconds: Option<f64>,
+    /// Of a server.
+    kv_cache: Option<u64>,
+    tokens: Option<u64>,
     verdict: String,
     /// Why there is no figure.
     missing: String,
@@ -104,15 +107,23 @@ fn split(version: &str) -> (&str, &str) {
 }
 
 impl Row {
-    /// By its name, what it came to, as it is shown; of a step nanoseconds.
+    /// By its name, what it came to, as it is shown; of a step nanoseconds. A server's allocator fills the card whatever the version is.
     fn figures(&self) -> [(&'static str, Option<u64>); 4] {
         let step = self.step_seconds.map(|seconds| (seconds * 1e9).round() as u64);
-        [("allocated", self.peak_allocated), ("reserved", self.peak_reserved), ("needs", self.needs_at_least), ("step", step)]
+        let [first, second] = match self.kv_cache {
+            Some(_) => [("KV cache", self.kv_cache), ("tokens", self.tokens)],
+            None => [("allocated", self.peak_allocated), ("reserved", self.peak_reserved)],
+        };
+        [first, second, ("needs", self.needs_at_least), ("step", step)]
     }
 }
 
 fn shown(figure: &str, value: u64) -> String {
-    if figure == "step" { Seconds(value as f64 / 1e9).to_string() } else { Bytes(value).to_string() }
+    match figure {
+        "step" => Seconds(value as f64 / 1e9).to_string(),
+        "tokens" => thousands(value),
+        _ => Bytes(value).to_string(),
+    }
 }
 
 /// The figures that jumped from one row to the next: names, both values and the change.
@@ -121,7 +132,7 @@ fn jumped(before: &Row, after: &Row) -> Vec<(&'static str, u64, u64, f64)> {
     let changed = both.filter_map(|((name, old), (_, new))| {
         let (old, new) = (old.filter(|old| *old > 0)?, new?);
         let change = new as f64 / old as f64 - 1.0;
-        let is_small = name != "step" && (new as f64 - old as f64).abs() < SMALL;
+        let is_small = !["step", "tokens"].contains(&name) && (new as f64 - old as f64).abs() < SMALL;
         (change.abs() >= JUMP && !is_small).then_some((name, old, new, change))
     });
     changed.collect()
@@ -173,7 +184,8 @@ fn jumps_of(case: &[Row], lines: &[Line], causes: &[Cause]) -> Vec<(f64, Jump)> 
                     line.change.replace('_', " "),
                     line.source.replace('`', "'")
                 )
-                .replace(" ``", ""),
+                .replace(" ``", "")
+                .replace("  ", " "),
             )
         });
         let is_its = |cause: &&Cause| [&case[0].case, &part].contains(&&cause.case) && cause.after == after.version;
@@ -206,16 +218,17 @@ fn package(name: &str, cases: &[&[Row]]) -> Package {
     let cases: Vec<&[Row]> = cases.iter().copied().filter(|case| split(&case[0].version).0 == name).collect();
     let is_level = |case: &&[Row]| case[0].case.contains(": ") && pairs(case).iter().all(|(old, new)| jumped(old, new).is_empty());
     let cell = |case: &[Row], row: &Row| {
-        let Some(bytes) = row.peak_allocated else { return Markdown::text("none") };
+        let [(name, Some(bytes)), others @ ..] = row.figures() else { return Markdown::text("none") };
         let found = pairs(case).into_iter().find(|(_, after)| after.version == row.version);
         let jumps = found.map_or(Vec::new(), |(before, after)| jumped(before, after));
         let marked = |name: &str, text: String| match jumps.iter().find(|jump| jump.0 == name) {
             Some(jump) => format!("{text}, **{}**", percent(jump.3)),
             None => text,
         };
-        let first = marked("allocated", Bytes(bytes).to_string());
+        let of_server = if row.kv_cache.is_some() { "KV cache " } else { "" };
+        let first = marked(name, format!("{of_server}{}", Bytes(bytes)));
         // Rows that have all four show them.
-        let others = row.figures().into_iter().skip(1).filter_map(|(name, value)| {
+        let others = others.into_iter().filter_map(|(name, value)| {
             row.needs_at_least?;
             Some(marked(name, format!("{name} {}", shown(name, value?))))
         });

@@ -927,7 +927,8 @@ cudaError_t cudaLaunchKernel(const void* function, Shape, Shape, void** paramete
   const Bounds stack = own_stack();
   const auto is_there = [&](const void* at) {
     const auto address = reinterpret_cast<uint64_t>(at);
-    return address >= stack.begin && address + sizeof(void*) <= stack.end;
+    // What follows the array may be anything, -1 too.
+    return address >= stack.begin && address < stack.end && stack.end - address >= sizeof(void*);
   };
   for (size_t i = 0; i < kMostParameters && is_there(parameters + i) && is_there(parameters[i]); i++) {
     void* value = nullptr;

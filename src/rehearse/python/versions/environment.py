@@ -23,7 +23,10 @@ from pathlib import Path
 
 from stand_in import stand_in
 
-CUDA = re.compile("nvidia-|cuda-")
+# Its libraries, as torch depends on them; not what is Python's, as nvidia-ml-py and cuda-bindings.
+CUDA = re.compile(
+    r"(nvidia-(cu(blas|da-|dnn|fft|file|pti|rand|solver|sparse)|nccl|nvjitlink|nvjpeg|nvptxcompiler|nvshmem|nvtx|nvvm|npp)(?!-frontend)|cuda-toolkit|cuda-tile)"
+)
 # Each of their releases is for one of torch: without a bound a resolver takes one from before they said so.
 COMPANIONS = {"torchvision": "0.{}", "torchaudio": "2.{}"}
 # What comes with an environment, and this program itself.

@@ -4,6 +4,7 @@ written as it lies in memory (ELF, x86-64: https://refspecs.linuxfoundation.org/
 import mmap
 import re
 import struct
+from itertools import repeat
 
 # Sections of a shared library by their type.
 DYNAMIC, DYNSYM, VERNEED, VERSYM = 6, 11, 0x6FFFFFFE, 0x6FFFFFFF
@@ -20,7 +21,7 @@ class Library:
         self.sections = [struct.unpack_from("<IIQQQQIIQQ", self.data, at + i * size) for i in range(count)]
         versions = self.versions()
         self.defined, self.undefined = set(), {}
-        for (name, _, _, section, _, _), version in zip(self.rows(DYNSYM, "<IBBHQQ"), self.rows(VERSYM, "<H")):
+        for (name, _, _, section, _, _), version in zip(self.rows(DYNSYM, "<IBBHQQ"), self.rows(VERSYM, "<H") or repeat((0,))):
             name = self.text(self.names(DYNSYM), name)
             if section:
                 self.defined.add(name)
@@ -125,6 +126,11 @@ def number(value):
     return b"\xb8" + struct.pack("<I", value) + b"\xc3"
 
 
+def is_library(path):
+    with path.open("rb") as file:
+        return file.read(5) == b"\x7fELF\2"
+
+
 def stand_in(packages):
     torch, cudnn = packages / "torch", packages / "nvidia/cudnn/lib"
     lib = torch / "lib"
@@ -136,6 +142,15 @@ def stand_in(packages):
     functions = dict.fromkeys(looked_up, "")
     for file in files:
         functions |= {name: version for name, version in file.undefined.items() if name not in defined and is_stood_in.match(name)}
+    # Of extensions as vLLM's, beside the libraries that they bring along.
+    others = {file.name: Library(file) for file in packages.rglob("*.so*") if file.is_file() and lib not in file.parents and is_library(file)}
+    links = set().union(*(file.needed for file in files))
+    for file in others.values():
+        brought = set().union(*(others[name].defined for name in file.needed & others.keys()))
+        # bitsandbytes, which does not need torch, has a file for each version of CUDA.
+        links |= file.needed - others.keys() if "libtorch.so" in file.needed else set()
+        wanted = {name: version for name, version in file.undefined.items() if is_stood_in.match(name)}
+        functions = {name: version for name, version in wanted.items() if name not in defined | brought} | functions
     # lea rax, [rip + 1]; ret; and the text.
     said = b"\x48\x8d\x05\x01\0\0\0\xc3this library is not in an environment of vramlab\0"
     bodies = {name: said for name in functions if name.endswith("ErrorString")}
@@ -150,7 +165,7 @@ def stand_in(packages):
         functions = {"cudnnGetVersion": "", "cudnnGetProperty": ""} | functions
     made = lib / "libstand_in.so"
     made.write_bytes(library(functions, bodies))
-    for name in set().union(*(file.needed for file in files)):
+    for name in links:
         is_here = name == "libcuda.so.1" or (lib / name).exists() or (cudnn / name).exists()
         if re.match("lib(cu|nccl|nv)", name) and not is_here:
             (lib / name).symlink_to(made.name)

@@ -29,7 +29,7 @@ _listening = set()
 def follow(stop):
     global _stop
     _stop = stop
-    imports.when_imported("vllm.envs", _leave_out_deep_gemm)
+    imports.when_imported("vllm.envs", _leave_out_compiled)
     imports.when_imported("vllm.v1.worker.gpu_worker", _watch_worker)
     imports.when_imported("vllm.v1.core.kv_cache_utils", _watch_check)
     imports.when_imported("uvicorn.server", _watch_uvicorn)
@@ -41,13 +41,17 @@ def follow(stop):
             _listens(self.getsockname()[1], others=True)
 
 
-@guarded("DeepGEMM")
-def _leave_out_deep_gemm(_):
-    """It compiles its kernels for FP8 as they are used, and without a CUDA toolkit vLLM ends for want of it, also where no weights are in FP8."""
+# Kernels that vLLM has compiled as they are used, whatever the weights are: without a CUDA toolkit it ends for want of them.
+_COMPILED_AT_USE = {"VLLM_USE_DEEP_GEMM": "DeepGEMM's kernels for FP8", "VLLM_USE_FLASHINFER_SAMPLER": "FlashInfer's sampling"}
+
+
+@guarded("what vLLM compiles as it is used")
+def _leave_out_compiled(_):
     has_toolkit = os.environ.get("CUDA_HOME") or shutil.which("nvcc") or os.path.exists("/usr/local/cuda")
-    if not has_toolkit and "VLLM_USE_DEEP_GEMM" not in os.environ:
-        os.environ["VLLM_USE_DEEP_GEMM"] = "0"
-        note(note="VLLM_USE_DEEP_GEMM=0: DeepGEMM compiles its kernels for FP8 at run time, and there is no CUDA toolkit (nvcc) here; other kernels were rehearsed")
+    for name, what in _COMPILED_AT_USE.items():
+        if not has_toolkit and name not in os.environ:
+            os.environ[name] = "0"
+            note(note=f"{name}=0: {what} would be compiled at run time, and there is no CUDA toolkit (nvcc) here; other kernels were rehearsed")
 
 
 def _watch_worker(module):
@@ -77,10 +81,23 @@ def _tell_vllm(worker, made):
             block=min(group.kv_cache_spec.block_size for group in groups),
             concurrency=concurrency,
             least_kv_cache=utils._max_memory_usage_bytes_from_groups(config, groups),
-            requested=int(worker.requested_memory),
             available=int(worker.available_kv_cache_memory_bytes),
+            beside=_beside(worker),
         )
     )
+
+
+def _beside(worker):
+    """What it takes off its share of the card before the KV cache, by its own measures; releases before 0.10 have not all of them."""
+    graphs = getattr(worker, "cudagraph_memory_estimate", 0) if os.environ.get("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS") != "0" else 0
+    parts = {
+        "weights": worker.model_runner.model_memory_usage,
+        "activations": getattr(worker, "peak_activation_memory", 0),
+        "outside of PyTorch": getattr(worker, "non_torch_memory", 0),
+        "CUDA graphs as estimated": graphs,
+    }
+    parts["the rest"] = worker.requested_memory - worker.available_kv_cache_memory_bytes - sum(parts.values())
+    return [dict(what=what, bytes=int(taken)) for what, taken in parts.items() if taken]
 
 
 def _engine(config):

@@ -26,6 +26,7 @@ pub(crate) mod technique;
 pub mod time;
 mod verdict;
 
+pub use crate::capture::process::Fill;
 pub use account::{Account, AccountRow, Part};
 pub use cards::{CardAnswer, OnCard, Outside};
 pub use contents::BlockGroup;
@@ -39,5 +40,5 @@ pub use passes::{Leftover, NeedlessGraphs};
 pub use phases::PhaseRow;
 pub use place::{LiveBytes, MOST_ROWS, module_of, moment};
 pub use process::{Checkpoint, ProcessAnswer};
-pub use serving::{Fill, Serves, needs as needs_of_engine};
+pub use serving::{Serves, needs as needs_of_engine};
 pub use verdict::{Answer, FittingRun, RehearsalVerdict, SCHEMA, SimulatedGpu, answer, answers, is_near, play_ranks, surely};

@@ -6,7 +6,7 @@ use super::kv_pool::Pool;
 use super::process::ProcessAnswer;
 use super::time::Prediction;
 use super::time::tokens::{TokenTime, token_times};
-use crate::capture::process::{Engine, Frame, Trace};
+use crate::capture::process::{Engine, Fill, Frame, Trace};
 use crate::capture::session::{Capture, Needs};
 use crate::words::bytes;
 use base::units::thousands;
@@ -38,17 +38,14 @@ pub struct Serves {
     pub lines: Vec<Frame>,
     /// What fills the card; what is left of it last.
     pub fills: Vec<Fill>,
+    /// What the engine takes off its share of the card before the pool, by its own measures.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<Fill>,
     /// Of a decoding step; predicted.
     pub token_times: Vec<TokenTime>,
     /// Tokens of context that each request has in those times.
     pub context: Option<u64>,
     pub more: Vec<MoreTokens>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
-pub struct Fill {
-    pub what: String,
-    pub bytes: i64,
 }
 
 /// A flag or a card with which the pool would be larger; estimated.
@@ -143,6 +140,7 @@ impl Serves {
             blocks: known.map(|engine| engine.blocks),
             concurrency: known.map(|engine| engine.concurrency),
             length: known.map(|engine| engine.length),
+            beside: known.map_or_else(Vec::new, |engine| engine.beside.clone()),
             fills: fills(&pool, account, run.card.context.cast_signed(), memory),
             token_times: times,
             context,

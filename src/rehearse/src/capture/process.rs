@@ -200,6 +200,13 @@ pub struct PlaceholderBranch {
     pub step: u32,
 }
 
+/// Bytes of a card, and what has them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Fill {
+    pub what: String,
+    pub bytes: i64,
+}
+
 /// What an engine that serves says of its KV cache, by its own objects.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
@@ -214,6 +221,8 @@ pub struct Engine {
     /// Bytes without which it does not start: those of one such request; and what there was for them.
     pub least_kv_cache: i64,
     pub available: i64,
+    /// What it takes off its share of the card before them, by its own measures.
+    pub beside: Vec<Fill>,
     /// Of one that ended for want of them the longest length with which it would start, 0 where none.
     pub longest: Option<u64>,
     /// Whether they are as large as a share of the card leaves.

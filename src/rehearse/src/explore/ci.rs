@@ -74,6 +74,7 @@ pub struct Limits {
 impl Limits {
     fn said(&self, figure: Figure) -> Option<&str> {
         match figure {
+            Figure::Tokens => &None,
             Figure::Allocated => &self.allocated,
             Figure::Reserved => &self.reserved,
             Figure::Needs => &self.needs,
@@ -103,7 +104,7 @@ impl Project {
         let project: Project = toml::from_str(&text).with_context(|| path.display().to_string())?;
         ensure!(!project.cases.is_empty(), "{}: there is no case; write one, as [case.train]", path.display());
         for (name, case) in &project.cases {
-            for figure in Figure::ALL {
+            for figure in Figure::LIMITED {
                 case.tolerance.tolerance(&project.tolerance, figure).with_context(|| format!("{}: {name}", path.display()))?;
             }
         }
@@ -185,7 +186,7 @@ impl CaseRow {
         // What ran out of memory has no peak to compare.
         let both_end = !out(&after) && known.is_some_and(|before| !out(before));
         let mut figures = Vec::new();
-        for figure in Figure::ALL {
+        for figure in Figure::LIMITED {
             let (was, is) = (known.and_then(|before| figure.of(before)), figure.of(&after));
             let limit = case.tolerance.tolerance(&project.tolerance, figure)?;
             let grew = both_end && was.zip(is).is_some_and(|(was, is)| is - was > limit.of(was));

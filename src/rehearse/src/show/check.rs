@@ -4,13 +4,13 @@ use super::diff::{PeakDiff, diff, requested, signed, without_folder};
 use super::files::save;
 use crate::answer::{Answer, BlockGroup, answer, moment};
 use crate::capture::plain::on_one_line;
-use crate::capture::process::INSTALLED;
+use crate::capture::process::{Fill, INSTALLED};
 use crate::capture::session::Capture;
 use crate::explore::ci::FigureRow;
 use crate::explore::versions::Figure;
 use crate::words::{bytes, short};
 use anyhow::{Context, Result, bail, ensure};
-use base::units::Bytes;
+use base::units::{Bytes, thousands};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -83,13 +83,32 @@ pub struct Earlier {
     #[serde(default)]
     pub(crate) needs_at_least: Option<i64>,
     #[serde(default, skip_serializing)]
-    pub(crate) time: Option<EarlierTime>,
+    time: Option<EarlierTime>,
+    #[serde(default, skip_serializing)]
+    pub(crate) serves: Option<EarlierServer>,
     processes: Vec<EarlierProcess>,
 }
 
 #[derive(Debug, Deserialize)]
 pub struct EarlierTime {
-    pub(crate) step_seconds: f64,
+    step_seconds: f64,
+}
+
+/// What a server has for keys and values, and what its engine takes off before.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, schemars::JsonSchema)]
+pub struct EarlierServer {
+    pub(crate) kv_cache: i64,
+    pub(crate) tokens: Option<i64>,
+    #[serde(default)]
+    beside: Vec<Fill>,
+    #[serde(default, skip_serializing)]
+    token_times: Vec<EarlierTokens>,
+}
+
+/// A decoding step of so many requests.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, schemars::JsonSchema)]
+struct EarlierTokens {
+    seconds: f64,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -112,6 +131,29 @@ struct EarlierPeak {
     #[serde(default)]
     pass: i64,
     contents: Vec<BlockGroup>,
+}
+
+impl EarlierServer {
+    pub(crate) fn tokens_said(&self) -> String {
+        self.tokens.map_or("-".to_string(), |tokens| thousands(tokens.unsigned_abs()))
+    }
+
+    /// What a later one has more or less of the card: the KV cache first, then what the engine takes off before it.
+    fn parts(&self, later: &EarlierServer) -> Vec<(String, i64)> {
+        let mut changes: BTreeMap<&str, i64> = BTreeMap::new();
+        for (sign, server) in [(-1, self), (1, later)] {
+            server.beside.iter().for_each(|fill| *changes.entry(&fill.what).or_default() += sign * fill.bytes);
+        }
+        let mut parts: Vec<(String, i64)> = changes.into_iter().map(|(what, change)| (what.to_string(), change)).collect();
+        parts.retain(|(_, change)| change.abs() >= 1 << 20);
+        parts.sort_by_key(|(_, change)| -change.abs());
+        parts.insert(0, ("KV cache".to_string(), later.kv_cache - self.kv_cache));
+        parts
+    }
+
+    fn bytes_of_a_token(&self) -> Option<i64> {
+        Some(self.kv_cache / self.tokens.filter(|tokens| *tokens > 0)?)
+    }
 }
 
 impl EarlierPeak {
@@ -192,6 +234,14 @@ impl Earlier {
         save(path, |file| Ok(std::io::Write::write_all(file, text.as_bytes())?))
     }
 
+    /// Of a step, of a server a decoding one of as many requests as were predicted; predicted.
+    pub(crate) fn step_seconds(&self) -> Option<f64> {
+        match &self.serves {
+            Some(server) => Some(server.token_times.last()?.seconds),
+            None => Some(self.time.as_ref()?.step_seconds),
+        }
+    }
+
     /// Versions of the packages that were asked for, of each process.
     pub(crate) fn versions(&self) -> impl Iterator<Item = &BTreeMap<String, String>> {
         self.processes.iter().map(|process| &process.packages)
@@ -227,7 +277,10 @@ impl Earlier {
             was = together(&was, least, |group| is.iter().any(|other| is_same_line(group, other)));
         }
         let figures = Figure::ALL.map(|figure| FigureRow { figure, before: figure.of(self), after: figure.of(later), grew: false });
-        Ok(PeakDiff { figures: figures.into(), ..diff(&was, &is) })
+        let servers = self.serves.as_ref().zip(later.serves.as_ref());
+        let parts = servers.map_or_else(Vec::new, |(was, is)| was.parts(is));
+        let token = servers.and_then(|(was, is)| was.bytes_of_a_token().zip(is.bytes_of_a_token()));
+        Ok(PeakDiff { figures: figures.into(), parts, token, ..diff(&was, &is) })
     }
 
     /// What the two are of.
@@ -322,5 +375,9 @@ impl Earlier {
             "processes":[{{"torch":"2.9","peak":{{"step":1,"phase":"forward","lines":[],"contents":[{group}]}}}}]}}"#
         );
         serde_json::from_str(&text).unwrap()
+    }
+
+    pub fn of_a_server(self, serves: &str) -> Earlier {
+        Earlier { serves: serde_json::from_str(serves).unwrap(), ..self }
     }
 }

@@ -5,7 +5,7 @@ use crate::capture::plain::on_one_line;
 use crate::explore::ci::{CaseRow, FigureRow, State};
 use crate::explore::versions::Figure;
 use crate::words::bytes;
-use base::units::Seconds;
+use base::units::{Seconds, thousands};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -15,6 +15,9 @@ pub const MARK: &str = "<!-- vramlab ci -->";
 const LINES: usize = 5;
 
 fn value(figure: Figure, value: i64) -> String {
+    if figure == Figure::Tokens {
+        return thousands(value.unsigned_abs());
+    }
     if figure == Figure::Step { Seconds(value as f64 / 1e9).to_string() } else { bytes(value) }
 }
 

@@ -86,6 +86,11 @@ pub struct PeakDiff {
     /// The largest change first, the allocator's rounding among them: they sum to the difference.
     pub rows: Vec<DiffRow>,
     pub categories: Vec<(String, i64)>,
+    /// Of two servers what the KV cache has more or less, then what the engine takes off before it; and bytes of a token.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<(String, i64)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<(i64, i64)>,
     pub modules: Vec<(String, i64)>,
     pub operators: Vec<(String, i64)>,
 }
@@ -166,6 +171,8 @@ pub fn diff(before: &[BlockGroup], after: &[BlockGroup]) -> PeakDiff {
         before: allocated(before),
         after: allocated(after),
         figures: Vec::new(),
+        parts: Vec::new(),
+        token: None,
         rows,
         categories: changes(|group| &group.category),
         modules: changes(|group| &group.module),
@@ -299,6 +306,17 @@ impl PeakDiff {
         Some((row.line.clone(), row.bytes))
     }
 
+    /// Of two servers; of others nothing.
+    fn served(&self) -> Option<String> {
+        let [(cache, change), others @ ..] = &self.parts[..] else { return None };
+        let others: Vec<String> = others.iter().map(|(what, bytes)| format!("{} {what}", signed(*bytes))).collect();
+        let others = if others.is_empty() { String::new() } else { format!(": {}", others.join(", ")) };
+        let token = self.token.filter(|(was, is)| was != is);
+        let token = token
+            .map_or(String::new(), |(was, is)| format!("    a token takes {} -> {}{}\n", bytes(was), bytes(is), per_cent(was, is)));
+        Some(format!("    {cache} {}{others}\n{token}", signed(*change)))
+    }
+
     /// As text, indented by two.
     pub fn text(&self) -> String {
         let mut text = String::new();
@@ -310,6 +328,7 @@ impl PeakDiff {
             return format!("  Both peaks hold the same: {before}, line by line.\n{others}");
         }
         let _ = writeln!(text, "  {before} -> {after}: {}{}\n{others}", signed(change), per_cent(self.before, self.after));
+        text += &self.served().map_or(String::new(), |served| format!("  server\n{served}\n"));
         // What the bytes are for is first: where the peak moved, lines are of two moments.
         let tables = [("by category", &self.categories), ("by module", &self.modules), ("by operator", &self.operators)];
         for (at, (title, rows)) in tables.into_iter().enumerate() {
@@ -325,8 +344,11 @@ impl PeakDiff {
         text
     }
 
-    /// What changed most by category, in a line, and so many rows.
+    /// What changed most by category, in a line, and so many rows; of servers, whose pools fill the card, what is taken off them.
     pub fn brief(&self, most: usize) -> String {
+        if let Some(served) = self.served() {
+            return served;
+        }
         let changed = self.categories.iter().take(4).map(|(name, bytes)| format!("{} {name}", signed(*bytes)));
         format!("    {}\n{}", changed.collect::<Vec<String>>().join(", "), self.listed(most))
     }

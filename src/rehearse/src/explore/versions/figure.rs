@@ -5,10 +5,12 @@ use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
 
-/// A figure of an answer; bytes, but of a step's time nanoseconds.
+/// A figure of an answer; bytes, but of a step's time nanoseconds, and tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
+    /// Of a server's KV cache; of all others more is worse.
+    Tokens,
     Allocated,
     Reserved,
     Needs,
@@ -32,6 +34,7 @@ impl Changed {
 impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(match self {
+            Figure::Tokens => "tokens",
             Figure::Allocated => "allocated",
             Figure::Reserved => "reserved",
             Figure::Needs => "needs",
@@ -50,14 +53,17 @@ impl FromStr for Figure {
 }
 
 impl Figure {
-    pub const ALL: [Figure; 4] = [Figure::Allocated, Figure::Reserved, Figure::Needs, Figure::Step];
+    pub const ALL: [Figure; 5] = [Figure::Tokens, Figure::Allocated, Figure::Reserved, Figure::Needs, Figure::Step];
+    /// Those that have a tolerance.
+    pub const LIMITED: [Figure; 4] = [Figure::Allocated, Figure::Reserved, Figure::Needs, Figure::Step];
 
     pub fn of(self, answer: &Earlier) -> Option<i64> {
         match self {
+            Figure::Tokens => answer.serves.as_ref()?.tokens,
             Figure::Allocated => Some(answer.peak_allocated),
             Figure::Reserved => Some(answer.peak_reserved),
             Figure::Needs => answer.needs_at_least,
-            Figure::Step => answer.time.as_ref().map(|time| (time.step_seconds * 1e9).round() as i64),
+            Figure::Step => answer.step_seconds().map(|seconds| (seconds * 1e9).round() as i64),
         }
     }
 
@@ -70,6 +76,7 @@ impl Figure {
     pub fn show(self, value: i64) -> String {
         match self {
             Figure::Step => format!("{:.1} ms a step", value as f64 / 1e6),
+            Figure::Tokens => format!("{value} tokens of KV cache"),
             Figure::Needs => format!("{value} B needed"),
             figure => format!("{value} B {figure}"),
         }

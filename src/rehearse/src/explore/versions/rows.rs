@@ -4,9 +4,9 @@ use super::figure::{Changed, Figure};
 use super::ranges::Pin;
 use super::trial::Trial;
 use crate::capture::plain::on_one_line;
-use crate::check::Earlier;
+use crate::check::{Earlier, EarlierServer};
 use crate::diff::PeakDiff;
-use crate::words::signed_or_dash;
+use crate::words::{bytes, signed_or_dash};
 use anyhow::Result;
 use base::units::{Bytes, Seconds};
 use chart::{Bar, Head, WIDE, bars};
@@ -25,6 +25,9 @@ pub struct VersionRow {
     pub peak_allocated: Option<i64>,
     pub peak_reserved: Option<i64>,
     pub needs_at_least: Option<i64>,
+    /// Of a server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub serves: Option<EarlierServer>,
     /// Predicted.
     pub step_seconds: Option<f64>,
     /// Against the row before that has figures and differs by one package.
@@ -59,9 +62,10 @@ impl VersionRow {
         names.join("_").replace(['[', ']', ','], "-")
     }
 
-    /// The change of the peak that was allocated, and beside it what jumped more.
+    /// The change of the peak that was allocated, of a server that of its tokens, and beside it what jumped more.
     fn changed(&self) -> String {
-        let allocated = self.changes.iter().find(|changed| changed.figure == Figure::Allocated);
+        let first = [Figure::Tokens, Figure::Allocated].into_iter();
+        let allocated = first.filter_map(|figure| self.changes.iter().find(|changed| changed.figure == figure)).next();
         let Some(allocated) = allocated else { return String::new() };
         let size = |changed: &&Changed| changed.change.abs();
         let most = self.changes.iter().filter(|changed| size(changed) >= JUMP).max_by(|a, b| size(a).total_cmp(&size(b)));
@@ -102,9 +106,9 @@ pub fn rows(
             }
         };
         if let Some(now) = &answer {
-            (row.verdict, row.step_seconds) = (Some(now.verdict.clone()), now.time.as_ref().map(|time| time.step_seconds));
+            (row.verdict, row.step_seconds) = (Some(now.verdict.clone()), now.step_seconds());
             (row.peak_allocated, row.peak_reserved) = (Some(now.peak_allocated), Some(now.peak_reserved));
-            row.needs_at_least = now.needs_at_least;
+            (row.needs_at_least, row.serves) = (now.needs_at_least, now.serves.clone());
             let differ = |other: &VersionRow| other.pins.iter().zip(&row.pins).filter(|(a, b)| a != b).count() == 1;
             row.before = (0..rows.len()).rev().find(|at| answers[*at].is_some() && differ(&rows[*at]));
             if let Some(before) = row.before.and_then(|at| answers[at].as_ref()) {
@@ -140,9 +144,12 @@ impl Table {
 
     pub fn text(&self) -> String {
         let width = self.rows.iter().map(|row| row.title().len()).max().unwrap_or(0).max(7);
+        // A server's allocator fills the card with every version.
+        let serves = self.rows.iter().any(|row| row.serves.is_some());
+        let heads = if serves { ["KV cache", "tokens"] } else { ["allocated", "reserved"] };
         let mut text = format!(
             "  {:<width$}  {:>11}  {:>11}  {:>11}  {:>9}  {:>8}\n",
-            "version", "allocated", "reserved", "needs", "step", "change"
+            "version", heads[0], heads[1], "needs", "step", "change"
         );
         for row in &self.rows {
             let title = row.title();
@@ -153,8 +160,13 @@ impl Table {
             let change = row.changed();
             let verdict = if row.verdict.as_deref() == Some("does_not_fit") { "  does not fit" } else { "" };
             let time = row.step_seconds.map_or("-".to_string(), |seconds| Seconds(seconds).to_string());
-            let [allocated, reserved, needs] = [row.peak_allocated, row.peak_reserved, row.needs_at_least].map(signed_or_dash);
-            let line = format!("  {title:<width$}  {allocated:>11}  {reserved:>11}  {needs:>11}  {time:>9}  {change:>8}{verdict}");
+            let needs = signed_or_dash(row.needs_at_least);
+            let [first, second] = match &row.serves {
+                Some(server) => [bytes(server.kv_cache), server.tokens_said()],
+                None if serves => ["-".to_string(), "-".to_string()],
+                None => [row.peak_allocated, row.peak_reserved].map(signed_or_dash),
+            };
+            let line = format!("  {title:<width$}  {first:>11}  {second:>11}  {needs:>11}  {time:>9}  {change:>8}{verdict}");
             let _ = writeln!(text, "{}", line.trim_end());
         }
         for row in &self.rows {
@@ -162,7 +174,7 @@ impl Table {
                 let jumps: Vec<String> =
                     row.changes.iter().filter(|changed| changed.change.abs() >= JUMP).map(Changed::said).collect();
                 let _ = writeln!(text, "\n  {} -> {}: {}", self.rows[before].title(), row.title(), jumps.join(", "));
-                text += &match jump.rows.is_empty() {
+                text += &match jump.rows.is_empty() && jump.parts.is_empty() {
                     true => "    The peak holds the same blocks, line by line: the allocator or the work of the step differs.\n"
                         .to_string(),
                     false => jump.brief(LINES),
@@ -229,5 +241,36 @@ mod tests {
         let picture = table.picture().unwrap();
         assert!(picture.contains("pkg 4") && !picture.contains("pkg 2"), "{picture}");
         assert!(rows(pins(&["3", "6"]), rehearse, |_| {}).unwrap_err().to_string().contains("interrupted"));
+    }
+
+    #[test]
+    fn a_server_s_row_has_its_kv_cache_and_a_jump_what_is_taken_off_it() {
+        let answer = |tokens: i64, kv_cache: i64, graphs: i64| {
+            let beside =
+                format!(r#"[{{"what":"weights","bytes":1000000000}},{{"what":"CUDA graphs as estimated","bytes":{graphs}}}]"#);
+            let serves = format!(
+                r#"{{"kv_cache":{kv_cache},"tokens":{tokens},"beside":{beside},"token_times":[{{"requests":1,"seconds":0.004}},{{"requests":64,"seconds":0.02}}]}}"#
+            );
+            Earlier::of_one_line(20 << 30, "fits").of_a_server(&serves)
+        };
+        let rehearse = |name: &str, _: &[Pin]| {
+            Ok(Ok(match name {
+                "vllm-1" => answer(200_000, 20 << 30, 1 << 28),
+                "vllm-2" => answer(150_000, 15 << 30, (1 << 28) + (5 << 30)),
+                _ => answer(75_000, 15 << 30, (1 << 28) + (5 << 30)),
+            }))
+        };
+        let pins = ["1", "2", "3"].map(|version| vec![Pin { package: "vllm".into(), version: version.into() }]);
+        let table = Table { gpu: "a100-40g".into(), command: Vec::new(), rows: rows(pins.into(), rehearse, |_| {}).unwrap() };
+        let text = table.text();
+        for line in [
+            "version     KV cache       tokens        needs       step    change",
+            "vllm 1      20.0 GiB      200,000            -    20.0 ms",
+            "tokens -25.0 %",
+            "vllm 1 -> vllm 2: tokens -25.0 %\n    KV cache -5.00 GiB: +5.00 GiB CUDA graphs as estimated\n",
+            "vllm 2 -> vllm 3: tokens -50.0 %\n    KV cache +0 B\n    a token takes 105 KiB -> 210 KiB (+100.0 %)\n",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
     }
 }

@@ -113,7 +113,13 @@ fn why(log: &str, status: Option<i32>) -> String {
     let is_own = |line: &&String| is_exception(line) && !line.contains("ChildFailedError") && !line.contains("CalledProcessError");
     let of_program = lines.iter().rev().find_map(|line| line.strip_prefix("vramlab: ")).filter(|_| status == Some(2));
     let exception = lines.iter().rfind(is_own).or_else(|| lines.iter().rfind(is_exception)).map(String::as_str);
-    of_program.or(exception).or(lines.last().map(String::as_str)).unwrap_or("it ended without a word").to_string()
+    // What a process died of that no exception tells, as torch's or Python's own handler says it; then what came before this program's own words.
+    let died = lines
+        .iter()
+        .find(|line| ["Segfault encountered", "Fatal Python error", "Segmentation fault"].iter().any(|said| line.contains(said)));
+    let died = died.map(|line| line.trim_matches(['!', ' ']));
+    let own = lines.iter().position(|line| line.starts_with("THE SCRIPT FAILED")).filter(|at| *at > 0).unwrap_or(lines.len());
+    of_program.or(exception).or(died).or(lines[..own].last().map(String::as_str)).unwrap_or("it ended without a word").to_string()
 }
 
 #[cfg(test)]
@@ -128,6 +134,9 @@ mod tests {
         assert_eq!(why(log, Some(5)), "RuntimeError: shapes do not match");
         assert_eq!(why("ImportError: no module\nvramlab: --gpu: name one card\n", Some(2)), "--gpu: name one card");
         assert_eq!(why("KeyError: 'a'\nsomething else: an Error: in words\n", Some(5)), "KeyError: 'a'");
+        let died = "!!!!!!! Segfault encountered !!!!!!!\n  File \"<unknown>\", line 0\n\nTHE SCRIPT FAILED\n\nWrote a.json.\n";
+        assert_eq!(why(died, Some(1)), "Segfault encountered");
+        assert_eq!(why("no such model\n\nTHE SCRIPT FAILED\n\nWrote a.json.\n", Some(1)), "no such model");
         assert_eq!(why("", Some(5)), "it ended without a word");
     }
 }
