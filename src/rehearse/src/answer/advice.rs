@@ -81,8 +81,8 @@ impl Merit {
 pub struct Cut {
     pub technique: String,
     pub frees: i64,
-    /// Bytes that wait on the host, each copied there and back: those that it frees, and what the loss has made in the forward pass, which is wanted
-    /// back at once.
+    /// Bytes that wait on the host, each copied there and back: what it takes off the card, which may be more than the peak falls by, and what the
+    /// loss has made in the forward pass, which is wanted back at once.
     #[serde(default)]
     pub moves: i64,
     /// How much longer a step takes, as a share of it; none where that is not known.
@@ -99,10 +99,9 @@ pub fn cuts(facts: &Facts, loss: &Loss) -> Vec<Cut> {
     };
     let is_of_forward = |block: &MemoryBlock| loss.has(facts, block) && facts.made(block).phase == Phase::Forward;
     let cut = |of: &Technique| {
-        let (frees, is_activations) =
-            (frees(facts, loss, of, has.contains(&Has::HalfPrecision)), of.is_against(Source::LargeActivations));
-        let of_loss = if is_activations { facts.bytes_at_peak(is_of_forward) } else { 0 };
-        let moves = if of.wants(Need::HostMemory) { frees + of_loss } else { 0 };
+        let (frees, gone) = frees(facts, loss, of, has.contains(&Has::HalfPrecision));
+        let of_loss = if of.is_against(Source::LargeActivations) { facts.bytes_at_peak(is_of_forward) } else { 0 };
+        let moves = if of.wants(Need::HostMemory) { gone + of_loss } else { 0 };
         Cut { technique: of.name.clone(), frees, moves, longer: never_longer(of) }
     };
     techniques().iter().filter(is_for).map(cut).filter(|cut| cut.frees > 0).collect()
@@ -121,8 +120,8 @@ pub fn add_times(cuts: &mut [Cut], time: &Prediction, speed: Option<Speed>) {
     }
 }
 
-/// By how much less is allocated at most without what a technique frees.
-fn frees(facts: &Facts, loss: &Loss, technique: &Technique, is_half: bool) -> i64 {
+/// By how much less is allocated at most without what a technique frees, and the most bytes of that at one time.
+fn frees(facts: &Facts, loss: &Loss, technique: &Technique, is_half: bool) -> (i64, i64) {
     let kept = kept_of_blocks(facts);
     let needless =
         if technique.is_against(Source::NeedlessGraphs) { super::passes::of_needless_graphs(facts) } else { HashSet::new() };
@@ -175,10 +174,11 @@ fn frees(facts: &Facts, loss: &Loss, technique: &Technique, is_half: bool) -> i6
     }
     changes.sort_unstable();
     let mut changes = changes.into_iter().peekable();
-    let (mut freed, mut most) = (0, 0);
+    let (mut freed, mut gone, mut most) = (0, 0, 0);
     for (at, meter) in facts.levels.iter().enumerate() {
         while let Some((_, bytes)) = changes.next_if(|(when, _)| *when <= at) {
             freed += bytes;
+            gone = gone.max(freed);
         }
         if !facts.left_out.iter().any(|tried| tried.contains(&at)) {
             most = most.max(meter.allocated - freed);
@@ -189,7 +189,7 @@ fn frees(facts: &Facts, loss: &Loss, technique: &Technique, is_half: bool) -> i6
         true => facts.bytes_at_peak(|block| block.category == Category::Parameters) / 2,
         false => 0,
     };
-    (facts.most.allocated - most - copies).max(0)
+    ((facts.most.allocated - most - copies).max(0), gone)
 }
 
 /// What stays of the activations of repeated blocks when they are computed again.
