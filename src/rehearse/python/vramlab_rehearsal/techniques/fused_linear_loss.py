@@ -30,6 +30,9 @@ class FusedLinearLoss(OfModel):
         class Watched(losses.DeferredLogits):
             @classmethod
             def __torch_dispatch__(cls, function, types, arguments=(), more=None):
+                # An evaluation that wants its logits has them, beside the loss.
+                if not technique.torch.is_grad_enabled():
+                    return super().__torch_dispatch__(function, types, arguments, more)
                 name = getattr(function, "__name__", str(function))
                 is_shape = name.split(".")[0] in ("transpose", "permute", "movedim", "unsqueeze", "squeeze", "split", "chunk")
                 why = f"shapes its logits by {name}; view, reshape, flatten and slices are followed" if is_shape else f"uses its logits for more than cross-entropy: {name}"
@@ -41,7 +44,7 @@ class FusedLinearLoss(OfModel):
             path, head = heads[-1]
             source = without_module(*functions, losses.defer_logits)
             losses.DeferredLogits = Watched
-            # A script that trains evaluates as before; one that only evaluates has its loss so, too.
+            # Where a script begins with an evaluation, the loss of that may be the largest.
             always = not self.torch.is_grad_enabled()
             losses.defer_logits(head, always)
             return self.applied(f"{source}\n\n\ndefer_logits({in_script(path)}{', always=True' * always})")
