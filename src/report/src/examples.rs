@@ -206,7 +206,7 @@ fn trusted(
             most(&detection)?
         ),
         format!(
-            "| **time of a step** | our {} runs: {} | {} of them predicted again: {}; {} steps that others timed: half within {}; {} of fine-tuning: {}; **torchtitan's tokens/s {:+.0} to {:+.0} %**, as an H200 without communication |",
+            "| **time of a step** | our {} runs: {} | {} of them predicted again: {}; {} steps that others timed: half within {}; {} of fine-tuning: {}; **torchtitan's tokens/s {:+.0} to {:+.0} %**, as GH200s at 500 W |",
             apart.len(),
             halves(&apart)?,
             today.times.len(),
