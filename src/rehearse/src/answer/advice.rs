@@ -250,7 +250,9 @@ fn has(facts: &Facts) -> HashSet<Has> {
     let is_adam = is_seen("torch/optim/adam.py") || is_seen("torch/optim/adamw.py");
     let is_other = || trace.frames.values().any(|frame| steps_by(&frame.file));
     let has_few = || of_kind(WorkKind::Matmul).all(|work| work.phase == Phase::Backward || work.n < FEWEST_CLASSES);
+    let is_of_transformers = || trace.frames.values().any(|frame| frame.file.contains("/transformers/models/"));
     let all = [
+        (Has::TransformersModel, is_of_transformers()),
         (Has::Checkpoints, is_seen("torch/utils/checkpoint.py")),
         (Has::Distributed, !trace.communicators.is_empty()),
         (Has::NoBlocks, has_ended_a_step && !may_have_blocks(facts)),

@@ -144,6 +144,8 @@ pub enum Has {
     /// It wants all gradients at once.
     ClipsGradients,
     NoState,
+    /// A model of transformers, which checkpoints its layers by itself, all or none.
+    TransformersModel,
 }
 
 impl Technique {

@@ -25,6 +25,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
+/// Of each process, each operator's number and what the host took, in nanoseconds.
+pub type HostTimes = Vec<Vec<(u32, u64)>>;
+
 /// A command on a simulated GPU, and how it is run there. [`Rehearsal::new`] finds what that takes on this machine.
 #[derive(Debug, Clone)]
 pub struct Rehearsal {
@@ -40,7 +43,7 @@ pub struct Rehearsal {
     /// For the predicted time of a step: how many times as long as here the host takes between launches.
     pub host_factor: Option<f64>,
     /// Of each process of the command's first rehearsal what the host took, by operator: rehearsals on other cards have that, too.
-    pub host_times: Arc<OnceLock<Vec<Vec<(u32, u64)>>>>,
+    pub host_times: Arc<OnceLock<HostTimes>>,
     /// GPUs of a machine, 1 to 64; without it one, as many as a launcher starts ranks, or of a job of many the eight that such machines have.
     pub gpus: Option<u32>,
     /// How many kernels later than at once what is under way on a stream is over.
