@@ -76,16 +76,16 @@ CASES = {
         "accelerate", "1.12.0 1.13.0 1.14.0 1.15.0", "current/fsdp.py", flags=("--steps", "all", "--gpus", "2", "--no-init"),
         launch=("-m", "accelerate.commands.launch", "--num_processes", "2"),
     ),
-    # vLLM names the versions of all that it takes: a Python with nothing in it.
-    "vLLM, gated delta net": Case("vllm", VLLM, "current/vllm_serve.py", "gdn", flags=(), gpu="rtx-4090"),
-    "vLLM, gated delta net, compiled": Case("vllm", "0.25.1 0.26.0", "current/vllm_serve.py", "gdn", "compiled", flags=(), gpu="rtx-4090"),
-    "vLLM, Qwen3 0.6B": Case("vllm", "0.25.1 0.26.0", "current/vllm_serve.py", "qwen3", flags=(), gpu="rtx-4090"),
+    # vLLM names the versions of all that it takes, for a Python with nothing in it; but cuda-python 12 has files of cuda-bindings 12.
+    "vLLM, gated delta net": Case("vllm", VLLM, "current/vllm_serve.py", "gdn", flags=("--with", "cuda-python>=13"), gpu="rtx-4090"),
+    "vLLM, Qwen3 0.6B": Case("vllm", "0.25.1 0.26.0", "current/vllm_serve.py", "qwen3", flags=("--with", "cuda-python>=13"), gpu="rtx-4090"),
     "Flux LoRA": Case("diffusers", "0.40.0 0.41.0 0.42.0 0.42.1", "current/flux_lora.py"),
     # Threads of others. They want packages of their time: --python with reported/requirements.txt, those of transformers with
     # requirements-transformers.txt, those of clones with requirements-clones.txt or -fms.txt; pytorch#177406 wants diffusers 0.42.
     "pytorch#166643": Case("torch", "2.8.0 2.9.0 2.9.1 2.10.0", "reported/conv3d.py", "bfloat16", gpu="h100", beside=CUDNN),
     "pytorch#166643 float32": Case("torch", "2.8.0 2.9.1", "reported/conv3d.py", "float32", gpu="h100", beside=CUDNN),
     "pytorch#166643 cuDNN 9.15": Case("torch", "2.9.1", "reported/conv3d.py", "bfloat16", beside="nvidia-cudnn-cu12=9.15.1.9"),
+    "pytorch#183387": Case("torch", "2.8.0 2.9.1 2.10.0", "reported/alloc_conf.py"),
     "pytorch#177406": Case("torch", "2.8.0 2.9.1 2.10.0", "reported/qwen_vae.py", gpu="rtx-4090", beside=CUDNN),
     "pytorch#166790": Case("torch", "2.8.0 2.9.0 2.10.0", "reported/registration.py", beside=CUDNN),
     "transformers#25709": Case("transformers", "4.31.0 4.32.0 4.33.3", "reported/mask2former.py"),

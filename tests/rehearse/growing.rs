@@ -309,8 +309,12 @@ fn the_cases_of_a_project_are_held_against_their_base() {
     write("grows.py", &allocates(96));
     write("shrinks.py", &allocates(32));
     write("fails.py", "import torch\ntorch.empty(1, device='cuda')\nraise KeyError('::error::\u{1b}[31m')\n");
-    let ci = |words: &[&str]| {
+    let ci_in = |zygotes: Option<&str>, words: &[&str]| {
         let mut program = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+        match zygotes {
+            Some(folder) => program.env("VRAMLAB_ZYGOTES", folder),
+            None => program.env_remove("VRAMLAB_ZYGOTES"),
+        };
         program
             .current_dir(&clone)
             .arg("ci")
@@ -319,6 +323,7 @@ fn the_cases_of_a_project_are_held_against_their_base() {
             .env("GITHUB_STEP_SUMMARY", scene.path().join("summary"));
         program.env_remove("GITHUB_BASE_REF").output().unwrap()
     };
+    let ci = |words: &[&str]| ci_in(None, words);
     let all = ci(&["--json", "../rows.json", "--out", "../out", "--comment", "../comment"]);
     assert_eq!(all.status.code(), Some(1), "{}", said(&all));
     let rows = read(&scene.path().join("rows.json"));
@@ -342,6 +347,9 @@ fn the_cases_of_a_project_are_held_against_their_base() {
     assert!(comment.starts_with("<!-- vramlab ci -->\n") && comment.contains("**64.0 MiB → 96.0 MiB (+50.0 %)**"), "{comment}");
     assert_eq!(fs::read_to_string(scene.path().join("summary")).unwrap(), comment);
     assert!(scene.path().join("out/head-grows-t4.cap").is_file());
+    // Copies of one Python of each side say what a process for each rehearsal says.
+    ci_in(Some(""), &["--json", "../alone.json"]);
+    assert_eq!(rows, read(&scene.path().join("alone.json")));
     // One case by itself; what it may grow by is the project's to say.
     write("vramlab.toml", &format!("[tolerance]\nallocated = \"60%\"\nreserved = \"60%\"\nneeds = \"60%\"\n{}", case("grows")));
     assert_eq!(ci(&["grows"]).status.code(), Some(0));

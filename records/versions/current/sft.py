@@ -1,4 +1,5 @@
-"""trl: SFTTrainer with its own defaults, a Qwen3 of 0.6B and 151,936 words, on 4 x 1024 tokens."""
+"""trl: SFTTrainer with its own defaults, a Qwen3 of 0.6B and 151,936 words, on 4 x 1024 tokens; `kept`: without checkpoints."""
+import sys
 import tempfile
 
 import torch
@@ -7,6 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 from trl import SFTConfig, SFTTrainer
 
+CHECKPOINTS = {"gradient_checkpointing": False} if "kept" in sys.argv else {}
 config = AutoConfig.for_model(
     "qwen3", hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8,
     head_dim=128, tie_word_embeddings=True,
@@ -20,5 +22,5 @@ with tempfile.TemporaryDirectory() as out:
         model=model,
         processing_class=tokenizer,
         train_dataset=Dataset.from_dict({"text": [" ".join(["a"] * 1100)] * 64}),
-        args=SFTConfig(output_dir=out, per_device_train_batch_size=4, max_length=1024, max_steps=3, report_to=[]),
+        args=SFTConfig(output_dir=out, per_device_train_batch_size=4, max_length=1024, max_steps=3, report_to=[], **CHECKPOINTS),
     ).train()

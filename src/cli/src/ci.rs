@@ -88,14 +88,14 @@ impl Side<'_> {
         gpu: &str,
         name: &str,
         options: &CiOptions,
-        out: &Path,
+        (out, zygotes): (&Path, &Path),
     ) -> Result<Result<rehearse::check::Earlier>> {
         let words = shlex::split(&case.command).context("the command has a quote without its end")?;
         let flags = shlex::split(&case.flags).context("the flags have a quote without its end")?;
         let base = Base::of(&words.into_iter().map(OsString::from).collect::<Vec<OsString>>())?;
         let flags = ["--gpu", gpu, "--timeout", LONGEST_SECONDS].map(String::from).into_iter().chain(flags);
         let program = env::current_exe().context("finding this program's own file")?;
-        let trial = Trial { program, flags: flags.map(OsString::from).collect(), base: &base, out };
+        let trial = Trial { program, flags: flags.map(OsString::from).collect(), base: &base, out, zygotes: Some(zygotes) };
         let (name, folder) = (format!("{}-{name}", self.name), self.root.join(&case.directory));
         let with = self.requirements()?;
         let mut python = base.python.clone();
@@ -130,7 +130,8 @@ pub fn ci(options: &CiOptions) -> Result<u8> {
     let asked = options.base.clone().or(of_github).unwrap_or_else(|| "HEAD".to_string());
     let worktree = Worktree::parted(here, &asked)
         .with_context(|| format!("the base {asked}; in a workflow, actions/checkout has it with fetch-depth: 0"))?;
-    let temporary = tempfile::tempdir().context("making a folder for answers")?;
+    let [temporary, zygotes] = [tempfile::tempdir(), tempfile::tempdir()].map(|made| made.context("making a temporary folder"));
+    let (temporary, zygotes) = (temporary?, zygotes?);
     let out = options.out.as_deref().unwrap_or(temporary.path());
     fs::create_dir_all(out).with_context(|| format!("--out {}", out.display()))?;
     let out = fs::canonicalize(out).with_context(|| format!("--out {}", out.display()))?;
@@ -150,7 +151,7 @@ pub fn ci(options: &CiOptions) -> Result<u8> {
             let called = format!("{name}-{gpu}").replace('/', "-");
             let rehearse = |side: &Side| {
                 say(&format!("{name} on {gpu}: {}", side.name));
-                let found = side.rehearse(case, gpu, &called, options, &out)?;
+                let found = side.rehearse(case, gpu, &called, options, (&out, zygotes.path()))?;
                 // A worktree's name says nothing.
                 let root = side.root.display().to_string();
                 let named = |why| anyhow::anyhow!(format!("{why:#}").replace(&root, &format!("the {}", side.name)));

@@ -173,7 +173,7 @@ impl Rehearsing {
     fn trial<'a>(&self, base: &'a Base, out: &'a Path) -> Result<Trial<'a>> {
         let program = std::env::current_exe().context("finding this program's own file")?;
         let flags = self.flags()?.into_iter().map(OsString::from).collect();
-        Ok(Trial { program, flags, base, out })
+        Ok(Trial { program, flags, base, out, zygotes: None })
     }
 
     fn environments<'a>(&self, base: &'a Base) -> Environments<'a> {
@@ -277,8 +277,9 @@ fn report_first_bad(
     let of = |name: &str| peaks.answers.get(name).with_context(|| format!("{name} was not rehearsed"));
     let (before, after): (&Earlier, &Earlier) = (of(&found.last_good)?, of(&found.first_bad)?);
     let difference = before.difference(after)?;
+    let much = if found.figure.of(after) < found.figure.of(before) { "little" } else { "much" };
     let text = format!(
-        "{title}\n  is the first that takes as much; {} is the last that does not. Rehearsed: {}, could not be: {}.\n{}\n{}\n  To see it again:\n    {again}\n",
+        "{title}\n  is the first that takes as {much}; {} is the last that does not. Rehearsed: {}, could not be: {}.\n{}\n{}\n  To see it again:\n    {again}\n",
         found.last_good,
         found.rehearsed,
         found.skipped.len(),

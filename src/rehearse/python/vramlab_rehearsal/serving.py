@@ -72,15 +72,18 @@ def _tell_vllm(worker, made):
     passes.label_cache(worker.model_runner.kv_caches)
     length = config.model_config.max_model_len
     concurrency = utils.get_max_concurrency_for_kv_cache_config(config, made)
+    kv_cache = sum(tensor.size for tensor in made.kv_cache_tensors)
+    # Of one request of the whole length; releases from 0.33 on have no function for it.
+    least = getattr(utils, "_max_memory_usage_bytes_from_groups", lambda *_: int(kv_cache / concurrency))
     note(
         engine=dict(
             **_engine(config),
-            kv_cache=sum(tensor.size for tensor in made.kv_cache_tensors),
+            kv_cache=kv_cache,
             tokens=int(concurrency * length),
             blocks=made.num_blocks,
             block=min(group.kv_cache_spec.block_size for group in groups),
             concurrency=concurrency,
-            least_kv_cache=utils._max_memory_usage_bytes_from_groups(config, groups),
+            least_kv_cache=least(config, groups),
             available=int(worker.available_kv_cache_memory_bytes),
             beside=_beside(worker),
         )

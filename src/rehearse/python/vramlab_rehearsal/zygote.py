@@ -30,7 +30,7 @@ _IDLE_SECONDS = 60
 
 def wait(libraries, owner):
     """Answers each request with 1 and, when the copy and all that it left have ended, its status; with 0 where it takes a process of its own. Returns the
-    script in a copy. Ends with the process `owner`, or where that is 0 when nobody has come for a while."""
+    script in a copy. Ends with the process `owner`, or where that is 0 when nobody has come for a while or its socket is gone."""
     if sys.path[:1] == [""]:
         del sys.path[0]
     for name in ("libnvidia-ml.so.1", "libcuda.so.1", "libnvrtc.so.12", "libnvrtc.so.13"):
@@ -59,7 +59,7 @@ def wait(libraries, owner):
         ready, _, _ = select.select([listener, *guards, *asking], [], [], 1.0)
         if ready or guards:
             since = time.monotonic()
-        elif os.getppid() != owner if owner else time.monotonic() - since > _IDLE_SECONDS:
+        elif os.getppid() != owner if owner else time.monotonic() - since > _IDLE_SECONDS or not os.path.exists(listener.getsockname()):
             os._exit(0)
         for each in ready:
             if each in guards:
@@ -153,7 +153,8 @@ def _become(of_import, pages, files, folder, words, environment):
         del sys.modules[name]
     sys.orig_argv, sys.argv = words, words[1:]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
-    script = words[1]
+    # As Python 3.9 and newer have it.
+    script = os.path.join(os.getcwd(), words[1])
     main.__dict__.update(__file__=script, __cached__=None, __annotations__={}, __builtins__=__builtins__)
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", script)
     sys.path.insert(0, os.path.dirname(os.path.realpath(script)))

@@ -21,9 +21,9 @@ use std::sync::{Mutex, PoisonError};
 use std::{env, io, process};
 use tempfile::TempDir;
 
-/// Names a folder in which Pythons wait for all programs, each until nobody has come for a minute, as tests have it. Where it is empty, each
+/// Names a folder in which Pythons wait for all programs, each until nobody has come for a minute or the folder is gone, as tests have it. Where it is empty, each
 /// rehearsal is a process of its own.
-const SHARED: &str = "VRAMLAB_ZYGOTES";
+pub(crate) const SHARED: &str = "VRAMLAB_ZYGOTES";
 
 /// Waiting Pythons, each of a program and an environment.
 #[derive(Debug)]

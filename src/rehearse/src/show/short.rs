@@ -105,7 +105,7 @@ fn advice(reply: &Reply) -> Vec<String> {
     let any_fits = reply.advice.iter().any(|one| one.makes_it_fit);
     let head = if any_fits { "Makes it fit" } else { "Try first" };
     let mut lines = vec![format!("{head:<24}{:>9} {:>9}   (about; --what-if: exact figures)", "memory", "step time")];
-    for one in reply.advice.iter().take(ADVICE).filter(|one| !any_fits || one.makes_it_fit) {
+    for one in reply.advice.iter().filter(|one| !any_fits || one.makes_it_fit).take(ADVICE) {
         let (frees, time) = (format!("-{}", bytes(one.frees)), one.longer.map_or("?".to_string(), longer));
         lines.push(cut(&format!("  {:<22}{frees:>9} {time:>9}   {}", one.technique, one.what), COLUMNS));
     }

@@ -5,6 +5,7 @@ use super::followed;
 use super::ranges::Pin;
 use crate::check::Earlier;
 use crate::run::executor::{WAS_INTERRUPTED, was_interrupted};
+use crate::run::zygote::SHARED;
 use anyhow::{Context, Result, anyhow, bail};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -21,6 +22,8 @@ pub struct Trial<'a> {
     pub base: &'a Base,
     /// Where answers, captures and what was printed are kept, by the version's name.
     pub out: &'a Path,
+    /// A folder in which Pythons that have imported PyTorch wait for several trials, until it is gone.
+    pub zygotes: Option<&'a Path>,
 }
 
 const INTERRUPTED: i32 = 130;
@@ -69,6 +72,9 @@ impl Trial<'_> {
         }
         let packages: Vec<&str> = pins.iter().map(|pin| pin.package.split('[').next().unwrap_or_default()).collect();
         command.env(PACKAGES, packages.join(","));
+        if let Some(folder) = self.zygotes.filter(|_| std::env::var_os(SHARED).is_none()) {
+            command.env(SHARED, folder);
+        }
         fs::remove_file(file("json")).ok();
         let status = followed::run(&mut command)?;
         if status.code() == Some(INTERRUPTED) || status.code().is_none() {
