@@ -195,7 +195,11 @@ def _begins_generation(values):
 
 def label_cache(cache):
     """Of an engine, which gives it to no module's call."""
-    labels.label_as(labels.KEY_VALUE_CACHE, _tensors_in(cache, DEEPEST + 1))
+    labels.label_as(labels.KEY_VALUE_CACHE, tensors_of(cache))
+
+
+def tensors_of(cache):
+    return _tensors_in(cache, DEEPEST + 1)
 
 
 def made():

@@ -73,6 +73,10 @@ def _tell_vllm(worker, made):
     length = config.model_config.max_model_len
     concurrency = utils.get_max_concurrency_for_kv_cache_config(config, made)
     kv_cache = sum(tensor.size for tensor in made.kv_cache_tensors)
+    if kv_cache > worker.requested_memory:
+        # Since 0.27 layers may have views of one block, each as large as it.
+        storages = [tensor.untyped_storage() for tensor in passes.tensors_of(worker.model_runner.kv_caches)]
+        kv_cache = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     # Of one request of the whole length; releases from 0.33 on have no function for it.
     least = getattr(utils, "_max_memory_usage_bytes_from_groups", lambda *_: int(kv_cache / concurrency))
     note(
