@@ -200,6 +200,16 @@ fn a_run_that_ended_between_its_two_first_files_left_results_that_can_be_read() 
 }
 
 #[test]
+fn results_whose_protocol_could_not_be_written_are_not_begun() {
+    let all = Folder::new();
+    std::fs::create_dir_all(all.path()).unwrap();
+    std::fs::write(all.path().join("protocols"), "a file where a folder belongs").unwrap();
+    let dir = all.path().join("a-machine/an-experiment");
+    assert!(Journal::open(&dir, &mut manifest(), false).is_err());
+    assert!(!dir.join(MANIFEST).exists(), "without its protocol nobody can read it");
+}
+
+#[test]
 fn other_schemas_and_damaged_rows_are_refused_by_name() {
     let dir = Folder::new();
     let (mut journal, _) = Journal::open(dir.path(), &mut manifest(), false).unwrap();

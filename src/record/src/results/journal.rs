@@ -41,6 +41,11 @@ impl Journal {
         sweep_aside(dir);
         let (path, manifest_path) = (dir.join(SAMPLES), dir.join(MANIFEST));
         let mut kept = Vec::new();
+        // Results name their protocol, so a run that is killed anywhere in here must not leave them without it: the protocol is written first.
+        let write_manifest = |manifest: &Manifest| {
+            protocols::write(&protocols::folder_of(dir), &manifest.protocol)?;
+            replace_file(&manifest_path, &serde_json::to_vec_pretty(manifest)?)
+        };
         if fresh || !manifest_path.exists() {
             ensure!(
                 fresh || !has_rows(&path),
@@ -51,7 +56,7 @@ impl Journal {
             if path.exists() {
                 replace_file(&path, &write(&[], true)?)?;
             }
-            replace_file(&manifest_path, &serde_json::to_vec_pretty(manifest)?)?;
+            write_manifest(manifest)?;
             replace_file(&path, &write(&[], true)?)?;
         } else {
             let stored = read(&manifest_path)?;
@@ -77,9 +82,8 @@ impl Journal {
             if kept.len() < read || complete < text.len() as u64 || text.is_empty() {
                 replace_file(&path, &write(&kept, true)?)?;
             }
-            replace_file(&manifest_path, &serde_json::to_vec_pretty(manifest)?)?;
+            write_manifest(manifest)?;
         }
-        protocols::write(&protocols::folder_of(dir), &manifest.protocol)?;
         let open = || OpenOptions::new().read(true).append(true).open(&path);
         let file = open().with_context(|| format!("opening {}", path.display()))?;
         let length = file.metadata()?.len();
