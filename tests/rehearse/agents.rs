@@ -200,6 +200,18 @@ fn an_agent_calls_the_commands_as_tools() {
         json!({ "command": command, "directory": scene.path(), "gpu": "rtx-4090", "steps": 1, "check": capture("training") });
     let shrunk = ask(8, "tools/call", json!({ "name": "check", "arguments": check }));
     assert!(shrunk["result"]["isError"] == false && shrunk["result"]["structuredContent"]["exit_status"] == 0, "{shrunk}");
+    assert_eq!(shrunk["result"]["structuredContent"]["answer"]["check"]["grew"], false);
+    of_output("check", &shrunk["result"]);
+    let before = scene.path().join("before.json");
+    let mut check = json!({ "command": command, "directory": scene.path(), "gpu": "2GiB", "check": before, "update": true });
+    assert_eq!(ask(8, "tools/call", json!({ "name": "check", "arguments": check }))["result"]["isError"], false);
+    fs::write(scene.path().join("train.py"), script.replace("1 << 20", "1 << 21")).unwrap();
+    check["update"] = json!(false);
+    let grew = &ask(8, "tools/call", json!({ "name": "check", "arguments": check }))["result"];
+    of_output("check", grew);
+    let found = &grew["structuredContent"];
+    let row = &found["answer"]["check"]["difference"]["rows"][0];
+    assert!(found["exit_status"] == 4 && row["line"].as_str().is_some_and(|line| line.contains("train.py:")), "{grew}");
     let tried = json!({ "command": command, "directory": scene.path(), "only": "expandable-segments" });
     let params = json!({ "name": "what_if", "arguments": tried, "_meta": { "progressToken": "p" } });
     writeln!(requests, "{}", json!({ "jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params })).unwrap();

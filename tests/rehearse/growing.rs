@@ -331,6 +331,7 @@ fn the_cases_of_a_project_are_held_against_their_base() {
         rows.as_array().unwrap().iter().map(|row| (row["case"].as_str().unwrap(), row["state"].as_str().unwrap())).collect();
     assert_eq!(states, [("fails", "failed"), ("grows", "grew"), ("shrinks", "shrank"), ("stays", "same")], "{}", said(&all));
     assert_eq!(rows[1]["figures"][0]["after"], 96 << 20);
+    assert_eq!(rows[2]["difference"]["rows"][0]["change"], "smaller");
     let text = String::from_utf8_lossy(&all.stdout).into_owned();
     for part in [
         "GPU memory of 4 cases: 1 failed, 1 grew, 1 shrank, compared with HEAD (",
@@ -353,6 +354,17 @@ fn the_cases_of_a_project_are_held_against_their_base() {
     // One case by itself; what it may grow by is the project's to say.
     write("vramlab.toml", &format!("[tolerance]\nallocated = \"60%\"\nreserved = \"60%\"\nneeds = \"60%\"\n{}", case("grows")));
     assert_eq!(ci(&["grows"]).status.code(), Some(0));
+    // What one of the two trees lacks.
+    fs::create_dir(clone.join("new")).unwrap();
+    write("new/stays.py", &allocates(64));
+    write("vramlab.toml", &format!("{}directory = \"new\"\n", case("stays")));
+    let new = ci(&[]);
+    let told = "new: stays on t4: at the base: there is no folder 'new' in the base";
+    assert!(new.status.success() && said(&new).contains(told), "{}", said(&new));
+    write("vramlab.toml", &format!("requirements = \"none.txt\"\n{}", case("stays")));
+    let none = ci(&[]);
+    let told = "FAILED: stays on t4: none.txt of the head: No such file or directory";
+    assert!(none.status.code() == Some(1) && said(&none).contains(told), "{}", said(&none));
     let unknown = ci(&["other"]);
     assert!(unknown.status.code() == Some(2) && said(&unknown).contains("no case other"), "{}", said(&unknown));
     write("vramlab.toml", "[case.a]\ncommand = \"python a.py\"\ntolerence = 1\n");

@@ -1030,7 +1030,8 @@ fn a_peak_that_grew_is_named_with_its_line() {
     // What is kept beside a script is small, is the same wherever the script lies, and tells a change by the same lines.
     let kept = |scene: &Scene| {
         scene.write(&source());
-        let (output, _) = scene.ask(&["rehearse", "--check", scene.path("kept.json").to_str().unwrap(), "--update"], &[]);
+        let (output, _) =
+            scene.ask(&["rehearse", "--quiet", "--check", scene.path("kept.json").to_str().unwrap(), "--update"], &[]);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
         std::fs::read_to_string(scene.path("kept.json")).unwrap()
     };

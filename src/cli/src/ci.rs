@@ -73,7 +73,7 @@ impl Side<'_> {
     /// Requirements of this tree, one a line.
     fn requirements(&self) -> Result<Vec<String>> {
         let Some(file) = &self.project.requirements else { return Ok(Vec::new()) };
-        let text = fs::read_to_string(self.root.join(file)).with_context(|| format!("requirements of the {}", self.name))?;
+        let text = fs::read_to_string(self.root.join(file)).with_context(|| format!("{} of the {}", file.display(), self.name))?;
         let lines = text.lines().map(|line| line.split(" #").next().unwrap_or(line).trim());
         let lines: Vec<String> = lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(String::from).collect();
         match lines.iter().find(|line| line.starts_with('-')) {
@@ -97,23 +97,20 @@ impl Side<'_> {
         let program = env::current_exe().context("finding this program's own file")?;
         let trial = Trial { program, flags: flags.map(OsString::from).collect(), base: &base, out, zygotes: Some(zygotes) };
         let (name, folder) = (format!("{}-{name}", self.name), self.root.join(&case.directory));
-        let with = self.requirements()?;
-        let mut python = base.python.clone();
-        let environments = Environments {
-            base: &base,
-            python: None,
-            with,
-            has_no_dependencies: false,
-            limit: options.cache_size.0,
-            progress: progress(options.quiet, false),
+        // What one of the two trees lacks says nothing of the other.
+        let python = || {
+            ensure!(folder.is_dir(), "there is no folder '{}' in the {}", case.directory.display(), self.name);
+            let with = self.requirements()?;
+            if with.is_empty() {
+                return Ok(base.python.clone());
+            }
+            let (limit, progress) = (options.cache_size.0, progress(options.quiet, false));
+            Ok(Environments { base: &base, python: None, with, has_no_dependencies: false, limit, progress }.with(&[])?.python)
         };
-        let environment = if environments.with.is_empty() { Ok(None) } else { environments.with(&[]).map(Some) };
-        match &environment {
-            Ok(Some(environment)) => python.clone_from(&environment.python),
-            Ok(None) => {}
-            Err(why) => return Ok(Err(anyhow::anyhow!("{why:#}"))),
+        match python() {
+            Ok(python) => trial.run(&name, &python, Some(&folder), &self.imports, &[]),
+            Err(why) => Ok(Err(why)),
         }
-        trial.run(&name, &python, Some(&folder), &self.imports, &[])
     }
 }
 

@@ -137,7 +137,7 @@ const TOOLS: [Tool; 8] = [
             ("repo", "string", "In place of a package, a clone whose commits are tried"),
             ("good", "string", "A release or commit before it grew"),
             ("bad", "string", "A later one"),
-            ("by", "string", "What is compared: allocated, reserved, needs or step"),
+            ("by", "string", "What is compared: tokens of a server, allocated, reserved, needs or step"),
         ],
         required: &["command", "good", "bad"],
     },

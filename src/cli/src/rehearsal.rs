@@ -7,7 +7,7 @@ use base::units::Bytes;
 use base::{eprint, eprintln, print};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, value_parser};
-use rehearse::check::{Earlier, Tolerance};
+use rehearse::check::{Checked, Earlier, Tolerance};
 use rehearse::what_if::{self, BatchFlags, Trials};
 use rehearse::{Answer, FlagTemplate, Rehearsal, RehearsalResult, RehearsalVerdict, files, preset, show};
 use serde::Serialize;
@@ -547,16 +547,16 @@ pub fn present(
     wrote.extend(
         outputs.out.as_deref().map(|folder| format!("{} (memory.html, snapshot.pickle, trace.json, ...)", folder.display())),
     );
+    let compared = earlier.filter(|_| is_whole).map(|earlier| earlier.compare(&found.answer, outputs.tolerance)).transpose()?;
     // Before anything is printed: whoever reads that may be gone. Where the disk is full, that is said after the answer. The standard output has
     // room for one.
     let write = |found: &RehearsalResult| {
-        let json = outputs.said.write(&found.answer);
+        let json = outputs.said.write(&Checked { answer: &found.answer, check: compared.as_ref() });
         let out = outputs.out.as_deref().map_or(Ok(()), |folder| files::write(folder, &found.answer, &found.capture.traces));
         json.and(out).and(kept.map_or(Ok(()), |path| found.capture.keep(path)))
     };
     let mut written = if is_file { write(found) } else { Ok(()) };
     let answer = &found.answer;
-    let compared = earlier.filter(|_| is_whole).map(|earlier| earlier.compare(answer, outputs.tolerance)).transpose()?;
     if let Some(compared) = &compared {
         if !outputs.said.quiet {
             eprintln!("\n{}", compared.first);
@@ -604,8 +604,8 @@ fn whole(options: &RehearseOptions, rehearsal: &Rehearsal) -> Result<RehearsalRe
 
 /// Whether anybody reads more of an answer than its exit status.
 fn is_read(options: &RehearseOptions) -> bool {
-    let Outputs { said, out, badge, .. } = &options.outputs;
-    !said.quiet || [&said.json, out, &options.keep, badge].into_iter().any(Option::is_some)
+    let Outputs { said, out, badge, check, .. } = &options.outputs;
+    !said.quiet || [&said.json, out, &options.keep, badge, check].into_iter().any(Option::is_some)
 }
 
 /// Tries the techniques, says what came of it, and gives the exit status.

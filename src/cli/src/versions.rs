@@ -96,7 +96,7 @@ pub struct BisectOptions {
     #[arg(value_name = "BAD")]
     bad: String,
 
-    /// What is compared: allocated, reserved, needs or step; without it the first of these that differs by 5 %
+    /// What is compared: tokens (of a server), allocated, reserved, needs or step; without it the first of these that differs by 5 %
     #[arg(long, value_name = "FIGURE")]
     by: Option<Figure>,
 

@@ -73,8 +73,10 @@ def _tell_vllm(worker, made):
     length = config.model_config.max_model_len
     concurrency = utils.get_max_concurrency_for_kv_cache_config(config, made)
     kv_cache = sum(tensor.size for tensor in made.kv_cache_tensors)
-    if kv_cache > worker.requested_memory:
-        # Since 0.27 layers may have views of one block, each as large as it.
+    # What a user sets is not measured.
+    available = getattr(worker, "available_kv_cache_memory_bytes", None)
+    if kv_cache > (available or config.cache_config.kv_cache_memory_bytes):
+        # Layers may have views of one block, each as large as it.
         storages = [tensor.untyped_storage() for tensor in passes.tensors_of(worker.model_runner.kv_caches)]
         kv_cache = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     # Of one request of the whole length; releases from 0.33 on have no function for it.
@@ -88,13 +90,13 @@ def _tell_vllm(worker, made):
             block=min(group.kv_cache_spec.block_size for group in groups),
             concurrency=concurrency,
             least_kv_cache=least(config, groups),
-            available=int(worker.available_kv_cache_memory_bytes),
-            beside=_beside(worker),
+            available=kv_cache if available is None else int(available),
+            beside=[] if available is None else _beside(worker, available),
         )
     )
 
 
-def _beside(worker):
+def _beside(worker, available):
     """What it takes off its share of the card before the KV cache, by its own measures; releases before 0.10 have not all of them."""
     graphs = getattr(worker, "cudagraph_memory_estimate", 0) if os.environ.get("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS") != "0" else 0
     parts = {
@@ -103,7 +105,7 @@ def _beside(worker):
         "outside of PyTorch": getattr(worker, "non_torch_memory", 0),
         "CUDA graphs as estimated": graphs,
     }
-    parts["the rest"] = worker.requested_memory - worker.available_kv_cache_memory_bytes - sum(parts.values())
+    parts["the rest"] = worker.requested_memory - available - sum(parts.values())
     return [dict(what=what, bytes=int(taken)) for what, taken in parts.items() if taken]
 
 

@@ -19,12 +19,25 @@ use std::path::Path;
 use std::str::FromStr;
 
 /// What came of a comparison.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Compared {
-    /// Whether a peak grew, by how much, and the line with most of it.
-    pub first: String,
-    pub text: String,
     pub grew: bool,
+    /// By how much each figure did, and the line with most of it.
+    pub first: String,
+    #[serde(skip)]
+    pub text: String,
+    /// Where what grew is.
+    pub difference: Option<PeakDiff>,
+}
+
+/// What `--json` writes of a rehearsal.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub struct Checked<'a> {
+    #[serde(flatten)]
+    pub answer: &'a Answer,
+    /// What came of `--check`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check: Option<&'a Compared>,
 }
 
 /// How much a peak may grow.
@@ -328,10 +341,10 @@ impl Earlier {
         }
         let verdict = if grew { "THE PEAK GREW" } else { "The peak did not grow" };
         let by = if tolerance.of(self.peak_reserved) > 0 { " by more than --tolerance allows" } else { "" };
-        let most = difference.and_then(|difference| difference.most());
+        let most = difference.as_ref().and_then(PeakDiff::most);
         let most = most.map_or(String::new(), |(line, bytes)| format!("; most at {} ({})", short(&line), signed(bytes)));
         let first = format!("{}{by}: {}{most}", if grew { "GREW" } else { "DID NOT GROW" }, changes.join(", "));
-        Ok(Compared { first, text: format!("\n{verdict}{by}, compared with --check:\n{text}"), grew })
+        Ok(Compared { grew, first, text: format!("\n{verdict}{by}, compared with --check:\n{text}"), difference })
     }
 }
 

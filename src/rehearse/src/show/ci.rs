@@ -98,7 +98,7 @@ pub fn headline(rows: &[CaseRow]) -> String {
     let parts: Vec<String> =
         of.iter().filter(|(state, _)| count(*state) > 0).map(|(state, word)| format!("{} {word}", count(*state))).collect();
     let said = if parts.is_empty() { "nothing changed".to_string() } else { parts.join(", ") };
-    format!("GPU memory of {} cases: {said}", rows.len())
+    format!("GPU memory of {} case{}: {said}", rows.len(), if rows.len() == 1 { "" } else { "s" })
 }
 
 pub fn text(rows: &[CaseRow], base: &str) -> String {
@@ -194,6 +194,7 @@ mod tests {
         use State::{DoesNotFit, Failed, Grew, New, NoLongerFits, Shrank};
         assert_eq!(states, [Failed, NoLongerFits, Grew, Grew, Shrank, New, DoesNotFit]);
         assert_eq!([status(&rows), status(&rows[1..]), status(&rows[2..]), status(&rows[4..])], [1, 3, 4, 0]);
+        assert_eq!(headline(&rows[..1]), "GPU memory of 1 case: 1 failed");
         assert_eq!(headline(&rows), "GPU memory of 7 cases: 1 failed, 1 no longer fit, 2 grew, 1 shrank, 1 new");
         let said = text(&rows, "main");
         assert!(said.contains("GREW: b on t4: allocated +50.0 %, reserved +50.0 %\n"), "{said}");

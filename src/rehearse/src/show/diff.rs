@@ -21,8 +21,6 @@ pub enum Change {
     /// The same blocks, each of more or fewer bytes.
     Larger,
     Smaller,
-    /// Each a power of two times as large.
-    OtherType,
     MoreBlocks,
     FewerBlocks,
     /// Made before as well, and freed then before the peak.
@@ -274,11 +272,6 @@ fn change(was: &[&BlockGroup], now: &[&BlockGroup], before: (usize, i64), after:
         (0, _) if is_copy && made(was) == 0 => Change::CopyForView,
         (0, _) => Change::New,
         (_, 0) => Change::Gone,
-        (old, new) if old == new => match after.1.max(before.1) as f64 / after.1.min(before.1).max(1) as f64 {
-            2.0 | 4.0 | 8.0 => Change::OtherType,
-            _ if after.1 > before.1 => Change::Larger,
-            _ => Change::Smaller,
-        },
         // The word has the sign of the bytes: of more blocks that are smaller together the sizes speak.
         (old, new) if new > old && after.1 > before.1 => Change::MoreBlocks,
         (old, new) if new < old && after.1 < before.1 => Change::FewerBlocks,
@@ -448,7 +441,7 @@ mod tests {
             after.iter().map(|g| g.allocated).sum::<i64>() - before.iter().map(|g| g.allocated).sum::<i64>()
         );
         let of = |source: &str| found.rows.iter().find(|row| row.source.as_deref() == Some(source)).map(|row| row.change.clone());
-        let became = [Change::OtherType, Change::Larger, Change::Gone, Change::CopyForView, Change::LivesLonger];
+        let became = [Change::Larger, Change::Larger, Change::Gone, Change::CopyForView, Change::LivesLonger];
         assert_eq!(["a", "b", "c", "d", "e"].map(of), became.map(Some));
         let text = found.text();
         assert!(text.contains("freed before in backward, t.py:9") && text.contains("rounding"), "{text}");

@@ -1,7 +1,8 @@
 //! The JSON schema of answers, made of the types that are written.
 
+use super::check::Checked;
 use super::diff::{Bisected, PeakDiff};
-use crate::answer::{Answer, SCHEMA};
+use crate::answer::SCHEMA;
 use crate::explore::fit::Fit;
 use crate::explore::plan::Plan;
 use crate::explore::versions::Table;
@@ -19,7 +20,7 @@ pub fn schema(of: &str) -> Value {
         "versions" => generator.into_root_schema_for::<Table>(),
         "bisect" => generator.into_root_schema_for::<Bisected>(),
         "diff" => generator.into_root_schema_for::<PeakDiff>(),
-        _ => generator.into_root_schema_for::<Answer>(),
+        _ => generator.into_root_schema_for::<Checked>(),
     };
     schema.insert("$id".to_string(), json!(format!("urn:vramlab:{of}:{SCHEMA}")));
     let mut schema = schema.to_value();

@@ -1,6 +1,7 @@
 //! The answer on a terminal: at most 24 lines of 80 columns. `-v` has all of it.
 
 use super::time::in_short;
+use crate::answer::advice::Advice;
 use crate::answer::reply::{Reply, brief};
 use crate::answer::{Account, AccountRow, Answer, Fill, Part, RehearsalVerdict, Serves, moment};
 use crate::words::{bytes, longer, share_of, wrapped};
@@ -98,14 +99,14 @@ fn account(account: &Account, answer: &Answer, rows: usize) -> Vec<String> {
     lines
 }
 
-fn advice(reply: &Reply) -> Vec<String> {
-    if reply.advice.is_empty() {
+fn advice(advice: &[Advice]) -> Vec<String> {
+    if advice.is_empty() {
         return Vec::new();
     }
-    let any_fits = reply.advice.iter().any(|one| one.makes_it_fit);
+    let any_fits = advice.iter().any(|one| one.makes_it_fit);
     let head = if any_fits { "Makes it fit" } else { "Try first" };
     let mut lines = vec![format!("{head:<24}{:>9} {:>9}   (about; --what-if: exact figures)", "memory", "step time")];
-    for one in reply.advice.iter().filter(|one| !any_fits || one.makes_it_fit).take(ADVICE) {
+    for one in advice.iter().filter(|one| !any_fits || one.makes_it_fit).take(ADVICE) {
         let (frees, time) = (format!("-{}", bytes(one.frees)), one.longer.map_or("?".to_string(), longer));
         lines.push(cut(&format!("  {:<22}{frees:>9} {time:>9}   {}", one.technique, one.what), COLUMNS));
     }
@@ -150,7 +151,7 @@ pub fn short(answer: &Answer) -> String {
         }
     };
     let more = "More: -v phases, modules, kernels, host RAM   --out DIR memory.html, snapshot";
-    let mut parts = [head, account, Vec::new(), advice(&reply), speed(&reply, answer), Vec::new()];
+    let mut parts = [head, account, Vec::new(), advice(reply.advice), speed(&reply, answer), Vec::new()];
     let taken = |parts: &[Vec<String>]| parts.iter().filter(|part| !part.is_empty()).map(|part| part.len() + 1).sum::<usize>();
     // Findings and notes have what is left.
     let mut room = LINES.saturating_sub(taken(&parts) + 1);
@@ -180,6 +181,30 @@ pub fn short(answer: &Answer) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::answer::advice::Advice;
+    use crate::answer::technique::Changes;
+
+    #[test]
+    fn what_makes_it_fit_is_shown_wherever_it_stands() {
+        let one = |technique: &str, makes_it_fit| Advice {
+            technique: technique.to_string(),
+            what: String::new(),
+            frees: 1 << 30,
+            longer: Some(0.1),
+            changes: Changes::default(),
+            needs: Vec::new(),
+            pins: 0,
+            makes_it_fit,
+            group: String::new(),
+        };
+        // What changes the training comes last.
+        let all = [one("a", false), one("b", false), one("c", false), one("bf16", true)];
+        let lines = super::advice(&all);
+        assert!(lines.len() == 2 && lines[0].starts_with("Makes it fit") && lines[1].starts_with("  bf16"), "{lines:?}");
+        let lines = super::advice(&all[..3]);
+        assert!(lines.len() == 4 && lines[0].starts_with("Try first"), "{lines:?}");
+    }
+
     #[test]
     fn files_lose_their_folders_and_nothing_else() {
         let told = "tests/some/train.py:5 keeps (/home/me/train.py:7, a.py) 12 MiB/s of file=here/b.py";

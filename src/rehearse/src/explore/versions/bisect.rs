@@ -93,11 +93,17 @@ impl<'a> Peaks<'a> {
 
     /// Whether a version is as the bad one; none where that cannot be said.
     fn is_bad(&mut self, name: &str) -> Result<Option<bool>> {
-        match (self.rehearse)(name)? {
-            Ok(answer) => {
-                let (value, runs_out) = (self.figure.of(&answer).unwrap_or(0), answer.verdict == "does_not_fit");
+        let figure = self.figure;
+        let found = (self.rehearse)(name)?.and_then(|answer| {
+            let runs_out = answer.verdict == "does_not_fit";
+            let value =
+                figure.of(&answer).or(runs_out.then_some(0)).with_context(|| format!("its answer does not say {figure}"))?;
+            Ok((answer, value, runs_out))
+        });
+        match found {
+            Ok((answer, value, runs_out)) => {
                 let is_bad = (runs_out || value > self.threshold) == self.grows;
-                let shown = self.figure.show(value);
+                let shown = figure.show(value);
                 (self.progress)(&format!("{name}: {shown}, as the {} one", if is_bad { "bad" } else { "good" }));
                 self.answers.insert(name.to_string(), answer);
                 Ok(Some(is_bad))
