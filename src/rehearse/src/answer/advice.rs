@@ -134,8 +134,10 @@ fn frees(facts: &Facts, loss: &Loss, technique: &Technique, is_half: bool) -> (i
     };
     let copied = of_loss().filter(is_of_others).map(|block| block.bytes).max().filter(|_| !facts.trace.is_compiled());
     let read = copied.or_else(|| of_loss().map(|block| block.bytes).min()).unwrap_or(0);
+    let stays = stays_fp32(facts);
+    let operator = |made| facts.operator(made).split('.').next().unwrap_or_default();
     let mut whole: HashMap<(bool, u32), usize> = HashMap::new();
-    let mut changes: Vec<(usize, i64)> = Vec::new();
+    let mut changes: Vec<(usize, i64, i64)> = Vec::new();
     for block in facts.blocks() {
         let part = part_of(facts, loss, block);
         let made = facts.made(block);
@@ -152,6 +154,7 @@ fn frees(facts: &Facts, loss: &Loss, technique: &Technique, is_half: bool) -> (i
             }
             Source::Activations => part == Part::Activations,
             Source::Fp32Activations => !is_half && part == Part::Activations,
+            Source::CastActivations => !is_half && part == Part::Activations && !stays.contains(operator(made)),
             Source::Fp32Loss => !is_half && part == Part::Loss,
             // Those of the loss are wanted back at once.
             Source::LargeActivations => is_kept && block.bytes >= 1 << 20,
@@ -168,28 +171,38 @@ fn frees(facts: &Facts, loss: &Loss, technique: &Technique, is_half: bool) -> (i
             technique.frees.iter().filter(|(source, _)| is_of(source, &mut whole)).map(|(_, share)| *share).fold(0.0, f64::max);
         if share > 0.0 {
             let bytes = (block.rounded as f64 * share) as i64;
-            changes.push((block.made(), bytes));
-            changes.extend(block.freed().map(|freed| (freed, -bytes)));
+            changes.push((block.made(), bytes, block.rounded));
+            changes.extend(block.freed().map(|freed| (freed, -bytes, -block.rounded)));
         }
     }
     changes.sort_unstable();
     let mut changes = changes.into_iter().peekable();
-    let (mut freed, mut gone, mut most) = (0, 0, 0);
+    let (mut freed, mut away, mut gone, mut most) = (0, 0, 0, 0);
     for (at, meter) in facts.levels.iter().enumerate() {
-        while let Some((_, bytes)) = changes.next_if(|(when, _)| *when <= at) {
+        while let Some((_, bytes, whole)) = changes.next_if(|(when, ..)| *when <= at) {
             freed += bytes;
-            gone = gone.max(freed);
+            away += whole;
+            gone = gone.max(away);
         }
         if !facts.left_out.iter().any(|tried| tried.contains(&at)) {
             most = most.max(meter.allocated - freed);
         }
     }
     // Autocast makes copies of weights.
-    let copies = match technique.is_against(Source::Fp32Activations) && !technique.is_against(Source::Weights) {
+    let copies = match technique.is_against(Source::CastActivations) {
         true => facts.bytes_at_peak(|block| block.category == Category::Parameters) / 2,
         false => 0,
     };
     ((facts.most.allocated - most - copies).max(0), gone)
+}
+
+/// Operators whose results stay fp32 under autocast: those that it runs in fp32 and whose backward reads them; and in a network that is not
+/// convolutional sums and a norm of its own, as what an embedding begins is fp32.
+fn stays_fp32(facts: &Facts) -> HashSet<&'static str> {
+    let flops = |kind: WorkKind| facts.trace.work.iter().filter(|work| work.kind == kind).map(|work| work.flops).sum::<f64>();
+    let is_convolutional = flops(WorkKind::Convolution) > flops(WorkKind::Matmul);
+    let of_embedded: &[&str] = if is_convolutional { &[] } else { &["aten::add", "aten::add_", "aten::mul"] };
+    ["aten::_softmax", "aten::native_group_norm", "aten::pow", "aten::rsqrt"].iter().chain(of_embedded).copied().collect()
 }
 
 /// What stays of the activations of repeated blocks when they are computed again.
@@ -356,7 +369,7 @@ fn longer(technique: &Technique, moves: i64, time: &Prediction, speed: Option<Sp
         TimeKind::Host => {
             let copies = 2.0 * moves as f64 / speed?.host_bandwidth;
             // Activations are copied beside the kernels; the optimizer waits for its state.
-            Some(if technique.steps { copies / step } else { (copies / step - 0.9).max(FREE) })
+            Some(if technique.steps { copies / step } else { ((copies - time.device_seconds) / step).max(FREE) })
         }
         TimeKind::Layout | TimeKind::Unknown => None,
     }

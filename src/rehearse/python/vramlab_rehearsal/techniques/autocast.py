@@ -1,5 +1,5 @@
 """{
-"autocast-bf16": {"group": "precision", "short": "products and activations in bf16", "frees": {"fp32_activations": 0.5}, "time": "half", "changes": "rounding", "unless": ["half_precision"], "compiles": true, "line": "autocast over model and loss, fp16 with a GradScaler"},
+"autocast-bf16": {"group": "precision", "short": "products and activations in bf16", "frees": {"cast_activations": 0.5}, "time": "half", "changes": "rounding", "unless": ["half_precision"], "compiles": true, "line": "autocast over model and loss, fp16 with a GradScaler"},
 "autocast-fp16": {"group": "precision", "short": "products and activations in fp16", "changes": "rounding", "unless": ["half_precision"], "compiles": true, "line": "autocast over model and loss, fp16 with a GradScaler"}
 }"""
 
