@@ -1,7 +1,7 @@
 //! Runs every experiment, one after the other, and says what came of it.
 
 use super::start::{interruptible, stopped};
-use super::summary::{JudgedClaim, RunAllContext, RunSummary, Share};
+use super::summary::{JudgedClaim, Look, RunAllContext, RunSummary, Share};
 use super::{INTERRUPTED, Options, experiments};
 use crate::machine::DeviceChoice;
 use anyhow::{Context, Result, bail, ensure};
@@ -55,12 +55,14 @@ struct ExperimentTurn {
     name: &'static str,
     /// Its exit status; none where it has not run.
     code: Option<u8>,
+    /// The last look that it had.
+    look: Option<Look>,
+    /// Whether all that decides the guides' claims here is measured.
+    decided: bool,
     /// What came of it; none where it could not run, or has no cell that is wanted.
     summary: Option<RunSummary>,
     /// Whether the last time brought it any further.
     went_on: bool,
-    /// Whether it took more than the rounds that every comparison gets.
-    looked_again: bool,
 }
 
 /// What came of all runs.
@@ -103,7 +105,15 @@ pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<O
     let limits: Vec<Duration> = devices.iter().map(|device| limit(options, *device, chosen.len())).collect();
     announce(options, chosen.len(), &devices, &limits, &results);
     let mut turns: Vec<ExperimentTurn> = all_turns
-        .map(|(device, name)| ExperimentTurn { device, name, code: None, summary: None, went_on: false, looked_again: false })
+        .map(|(device, name)| ExperimentTurn {
+            device,
+            name,
+            code: None,
+            look: None,
+            decided: false,
+            summary: None,
+            went_on: false,
+        })
         .collect();
     let weights = weights(&results);
     for (position, device) in devices.iter().enumerate() {
@@ -112,14 +122,16 @@ pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<O
         let end = start + limits[..=position].iter().sum::<Duration>();
         // The first turn is everybody's; what is left after it is for those who were cut short.
         loop {
-            // More rounds come when everything has the first ones.
-            let first_look = turns.iter().any(|turn| turn.device == *device && turn.is_waiting());
-            let is_next = |turn: &ExperimentTurn| if first_look { turn.is_waiting() } else { turn.is_undecided() };
+            let of_device = |turn: &&ExperimentTurn| turn.device == *device;
+            let looks = [Look::Guided, Look::First, Look::Again].into_iter();
+            let Some(look) = looks.into_iter().find(|look| turns.iter().filter(of_device).any(|turn| turn.wants(*look))) else {
+                break;
+            };
             let waiting: Vec<usize> =
-                (0..turns.len()).filter(|turn| turns[*turn].device == *device && is_next(&turns[*turn])).collect();
-            let began = waiting.iter().any(|turn| turns[*turn].code.is_some());
+                (0..turns.len()).filter(|turn| turns[*turn].device == *device && turns[*turn].wants(look)).collect();
+            let began = waiting.iter().any(|turn| turns[*turn].look == Some(look));
             let left = end.saturating_duration_since(Instant::now());
-            if waiting.is_empty() || left.is_zero() || (began && left < WORTH_ANOTHER_TURN) {
+            if left.is_zero() || (began && left < WORTH_ANOTHER_TURN) {
                 break;
             }
             for (position, next) in waiting.iter().enumerate() {
@@ -131,14 +143,13 @@ pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<O
                 // In seconds, with what every experiment takes; the same for all where nothing is known.
                 let weight = |turn: &usize| 5.0 + weights.get(&(device.platform(), turns[*turn].name)).copied().unwrap_or(20.0);
                 // What guides claim is completed before the next begins: a claim that is half measured is worth nothing.
-                let is_guided = first_look && GUIDED.contains(&turns[*next].name);
                 let share = weight(next) / waiting[position..].iter().map(weight).sum::<f64>();
-                let own = (left * if is_guided { 1.0 } else { share }).max(1.0);
+                let own = (left * if look == Look::Guided { 1.0 } else { share }).max(1.0);
                 let share =
                     Share { before: start.elapsed().as_secs_f64(), own, after: (left - own).max(0.0) + later.as_secs_f64() };
                 let file = scratch.path().join("summary.json");
                 let _ = std::fs::remove_file(&file);
-                let within = RunAllContext { summary: file.clone(), share, first_look };
+                let within = RunAllContext { summary: file.clone(), share, look };
                 let turn = &mut turns[*next];
                 // Only the first turn may start over.
                 let flags: Vec<String> = flags.iter().filter(|flag| turn.code.is_none() || *flag != "--fresh").cloned().collect();
@@ -150,8 +161,7 @@ pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<O
                     eprintln!("run-all: stopped; the same command goes on from here");
                     return Ok(Some(RunAllSummary { code: INTERRUPTED, results: None, took: start.elapsed(), turns }));
                 }
-                turn.take(code, RunSummary::read(&file)?);
-                turn.looked_again = !first_look;
+                turn.take(look, code, RunSummary::read(&file)?);
             }
         }
     }
@@ -181,21 +191,25 @@ fn weights(results: &Path) -> BTreeMap<(Platform, &'static str), f64> {
 }
 
 impl ExperimentTurn {
-    /// Whether there is anything left to measure: it has not begun, or a budget cut it short and it came further the last time.
-    fn is_waiting(&self) -> bool {
-        self.code.is_none() || (self.went_on && self.summary.as_ref().is_some_and(|summary| summary.lacking > 0))
+    /// Whether a look would bring it further: it has not had that one, or a budget cut it short and it came further the last time.
+    fn wants(&self, look: Look) -> bool {
+        let goes_on = self.went_on && self.summary.as_ref().is_some_and(|summary| summary.lacking > 0);
+        if self.code.is_some() && self.summary.is_none() {
+            return false;
+        }
+        match look {
+            Look::Guided if !GUIDED.contains(&self.name) => false,
+            Look::Guided | Look::First => self.look < Some(look) || (self.look == Some(look) && goes_on),
+            Look::Again => self.look < Some(look) && self.summary.as_ref().is_some_and(|summary| summary.is_open),
+        }
     }
 
-    /// Whether more rounds might decide one of its claims, and it has not had them.
-    fn is_undecided(&self) -> bool {
-        !self.looked_again && self.summary.as_ref().is_some_and(|summary| summary.is_open)
-    }
-
-    fn take(&mut self, code: u8, summary: Option<RunSummary>) {
+    fn take(&mut self, look: Look, code: u8, summary: Option<RunSummary>) {
         let earlier = self.summary.as_ref().map_or(0, |earlier| earlier.passes);
         self.went_on = summary.as_ref().is_some_and(|summary| summary.passes > 0);
         self.summary = summary.map(|summary| RunSummary { passes: summary.passes + earlier, ..summary });
-        self.code = Some(code);
+        self.decided |= self.summary.as_ref().is_some_and(|summary| summary.lacking == 0);
+        (self.look, self.code) = (Some(look), Some(code));
     }
 }
 
@@ -289,10 +303,9 @@ impl fmt::Display for RunAllSummary {
             writeln!(f, "  could not run, for the reasons above: {}", not_run.join(", "))?;
         }
         let cut_short: Vec<&str> = summaries().filter(|(_, summary)| summary.lacking > 0).map(|(turn, _)| turn.name).collect();
-        let whole = summaries().filter(|(turn, summary)| GUIDED.contains(&turn.name) && summary.lacking == 0);
-        let whole = base::order::distinct(whole.map(|(turn, _)| turn.name)).into_iter();
-        let whole: Vec<&str> = whole.filter(|name| !cut_short.contains(name)).collect();
-        writeln!(f, "  decided of what guides claim: {} of {} experiments: {}", whole.len(), GUIDED.len(), whole.join(", "))?;
+        let decided = self.turns.iter().filter(|turn| GUIDED.contains(&turn.name) && turn.decided).map(|turn| turn.name);
+        let decided = base::order::distinct(decided);
+        writeln!(f, "  decided of what guides claim: {} of {} experiments: {}", decided.len(), GUIDED.len(), decided.join(", "))?;
         if !cut_short.is_empty() {
             writeln!(
                 f,

@@ -1,11 +1,12 @@
 //! Which cells are run, and in which order.
 
 use super::options::{CellShard, Options};
+use super::summary::Look;
 use anyhow::{Result, bail};
 use base::order::{distinct, grouped};
 use rand::{SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
-use record::protocol::{Claim, Pass, PlainCell, PlainGrid, PlainProtocol, Profile};
+use record::protocol::{Claim, Pass, PlainCell, PlainGrid, PlainProtocol, Platform, Profile};
 use record::rules::{PlainPart, PlainRule};
 use std::collections::BTreeSet;
 
@@ -17,6 +18,8 @@ pub struct Planned<'p> {
     pub grid: &'p PlainGrid,
     /// Whether its grid's studied level is counted here a second time, to see that counting it again gives the same: once for each level.
     pub twice: bool,
+    /// Whether a verdict on a guide's claim needs it here.
+    pub guided: bool,
 }
 
 /// The cells of a run, those that are worth most first.
@@ -31,24 +34,33 @@ impl<'p> Plan<'p> {
     /// # Errors
     /// Nothing is left to run.
     pub fn new(protocol: &'p PlainProtocol, profile: Profile, options: &Options) -> Result<Plan<'p>> {
-        let planned =
-            |grid: &'p PlainGrid, cell: PlainCell| Planned { baseline: grid.baseline_of(&cell), cell, grid, twice: false };
+        let planned = |grid: &'p PlainGrid, cell: PlainCell| Planned {
+            baseline: grid.baseline_of(&cell),
+            cell,
+            grid,
+            twice: false,
+            guided: false,
+        };
         let of_grid = |grid: &'p PlainGrid| grid.cells().into_iter().map(move |cell| planned(grid, cell));
         let mut all: Vec<Planned> = protocol.grids(profile).flat_map(of_grid).collect();
         all.sort_by_cached_key(|planned| remoteness(planned.grid, &planned.cell));
-        let mut all = by_worth(protocol, all);
+        let mut all = by_worth(protocol, options.device().platform(), all);
         let mut levels = BTreeSet::new();
         for planned in &mut all {
             let studied = planned.cell.get(&planned.grid.studied).unwrap_or_default();
             planned.twice = levels.insert((planned.grid.name.clone(), studied.to_string(), planned.cell.is_reference()));
         }
         let wanted = |p: &&Planned| options.filter.as_ref().is_none_or(|filter| filter.is_match(&p.cell.to_string()));
-        let baselines: Vec<&PlainCell> = all.iter().filter(wanted).map(|p| &p.baseline).collect();
+        // In the first look of a run of all, nothing but what guides claim, where they claim anything.
+        let is_first = options.within.as_ref().is_some_and(|within| within.look == Look::Guided);
+        let of_guides = is_first && all.iter().filter(wanted).any(|p| p.guided);
+        all.retain(|p| !of_guides || p.guided);
+        let baselines: Vec<PlainCell> = all.iter().filter(wanted).map(|p| p.baseline.clone()).collect();
         if baselines.is_empty() {
             let filter = options.filter.as_ref().map_or("", |f| f.as_str());
             bail!("no cell of {profile} matches '{filter}'; --list without --filter shows them all");
         }
-        let mut cells: Vec<Planned> = all.iter().filter(|p| wanted(p) || baselines.contains(&&p.cell)).cloned().collect();
+        let mut cells: Vec<Planned> = all.iter().filter(|p| wanted(p) || baselines.contains(&p.cell)).cloned().collect();
         if let Some(CellShard { index, count }) = options.shard {
             let groups: BTreeSet<PlainCell> = cells.iter().map(|p| p.baseline.clone()).collect();
             // Cells that are compared with one another stay together.
@@ -70,26 +82,36 @@ impl<'p> Plan<'p> {
 
 /// Puts cells into an order in which a run that ends early has answered most: what answers each part of each claim first, in a middle
 /// place, then what answers each once more, and last what no claim is about. The cells come with the middle ones first.
-fn by_worth<'p>(protocol: &PlainProtocol, cells: Vec<Planned<'p>>) -> Vec<Planned<'p>> {
+fn by_worth<'p>(protocol: &PlainProtocol, here: Platform, cells: Vec<Planned<'p>>) -> Vec<Planned<'p>> {
+    fn parts(rule: &PlainRule) -> Vec<(PlainPart<'_>, bool)> {
+        [false, true].into_iter().flat_map(|references| rule.parts().into_iter().map(move |part| (part, references))).collect()
+    }
+    // A claim is judged by the experiment's own cells here, or by those of PyTorch in Python.
+    let decides = |claim: &Claim, references: bool| claim.judged_on.contains(if references { &Platform::Python } else { &here });
     // All that guides claim comes before what the lab claims by itself.
     let of_guides = |claim: &&Claim| claim.from.starts_with(|first: char| first.is_ascii_digit());
     let (guided, own): (Vec<&Claim>, Vec<&Claim>) = protocol.claims.iter().partition(of_guides);
-    let own = own.iter().map(|claim| &claim.rule).chain(protocol.published.iter().filter_map(|p| p.rule.as_ref()));
-    let [guided, own] = [guided.iter().map(|claim| &claim.rule).collect::<Vec<_>>(), own.collect()].map(|rules| {
-        let parts = rules.into_iter().flat_map(PlainRule::parts);
-        let questions: Vec<Vec<Vec<&Planned>>> = parts
-            .flat_map(|part| {
-                [false, true].map(|references| answers(part, cells.iter().filter(|p| p.cell.is_reference() == references)))
-            })
-            .collect();
+    let guided = guided.into_iter().flat_map(|claim| parts(&claim.rule).into_iter().map(move |part| (claim, part)));
+    let (deciding, informing): (Vec<_>, Vec<_>) = guided.partition(|(claim, (_, side))| decides(claim, *side));
+    let published = protocol.published.iter().filter_map(|p| p.rule.as_ref());
+    let own = own.iter().map(|claim| &claim.rule).chain(published).flat_map(parts);
+    let parts_of = |some: Vec<(&Claim, _)>| some.into_iter().map(|(_, part)| part).collect::<Vec<_>>();
+    let [deciding, informing, own] = [parts_of(deciding), parts_of(informing), own.collect()].map(|parts| {
+        let of_side = |references: bool| cells.iter().filter(move |p| p.cell.is_reference() == references);
+        let questions: Vec<Vec<Vec<&Planned>>> = parts.into_iter().map(|(part, side)| answers(part, of_side(side))).collect();
         let most = questions.iter().map(Vec::len).max().unwrap_or(0);
         let turn = |turn: usize| questions.iter().filter_map(move |answers| answers.get(turn)).flatten().copied();
         (0..most).flat_map(turn).collect::<Vec<_>>()
     });
-    let in_turn = guided.into_iter().chain(own);
     // A comparison needs its baseline.
-    let with_baseline = in_turn.flat_map(|one| cells.iter().filter(move |p| p.cell == one.baseline).chain([one]));
-    distinct(with_baseline.chain(&cells)).into_iter().cloned().collect()
+    let with_baselines = |some: Vec<&'_ Planned<'p>>| -> Vec<Planned<'p>> {
+        let both = some.into_iter().flat_map(|one| cells.iter().filter(move |p| p.cell == one.baseline).chain([one]));
+        distinct(both).into_iter().cloned().collect()
+    };
+    let needed = with_baselines(deciding);
+    let others = with_baselines(informing.into_iter().chain(own).collect());
+    let all = distinct(needed.iter().chain(&others).chain(&cells)).into_iter().cloned();
+    all.map(|p| Planned { guided: needed.contains(&p), ..p }).collect()
 }
 
 /// The cells that a part of a claim is about, in the least sets that give a figure.
@@ -161,6 +183,24 @@ mod tests {
         assert_eq!(order.len(), 9);
         assert_eq!(&order[..2], ["depth=16 k=1", "depth=16 k=2"]);
         assert!(order[8] != "depth=8 k=1");
+    }
+
+    #[test]
+    fn the_first_look_of_a_run_of_all_takes_what_decides_a_guides_claim_and_its_baselines() {
+        let (metric, confirm, refute) = ("m".to_string(), Bound::AtMost(0.6), Bound::AtLeast(0.9));
+        let rule: PlainRule = RatioRule { metric, of: "k=4".into(), confirm, refute, scope: None }.into();
+        let guided = Claim { from: "2.1".into(), judged_on: vec![Platform::Cpu], ..claim(rule.clone()) };
+        let of_gpus = Claim { judged_on: vec![Platform::Gpu], ..guided.clone() };
+        let cells = |claims: Vec<Claim>, look: &str| {
+            let within = format!(r#"{{"summary":"","share":{{"before":0,"own":1,"after":0}},"look":"{look}"}}"#);
+            let claimed = PlainProtocol { claims, ..protocol() };
+            texts(&plan(&claimed, &["--device", "cpu", "--within", &within]).unwrap().cells)
+        };
+        let own = claim(rule);
+        let first = cells(vec![own.clone(), guided.clone()], "Guided");
+        assert!(first.len() == 6 && !first.iter().any(|cell| cell.ends_with("k=2")), "{first:?}");
+        assert_eq!(cells(vec![own.clone(), guided], "First").len(), 9);
+        assert_eq!(cells(vec![own, of_gpus], "Guided").len(), 9, "what is judged elsewhere decides nothing here: all of them");
     }
 
     #[test]

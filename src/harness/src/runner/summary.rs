@@ -15,8 +15,18 @@ pub struct RunAllContext {
     pub summary: PathBuf,
     /// Place of this run among all.
     pub share: Share,
-    /// Take the rounds that every comparison gets, and no more: others wait for theirs.
-    pub first_look: bool,
+    pub look: Look,
+}
+
+/// What a turn of a run of all is for, one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Look {
+    /// What decides the guides' claims, and nothing else.
+    Guided,
+    /// Everything, with the rounds that every comparison gets: others wait for theirs.
+    First,
+    /// More rounds of what is undecided.
+    Again,
 }
 
 /// What a run takes of the time for all, in seconds, and what comes before and after it.

@@ -10,7 +10,7 @@ use super::python::{Python, for_reference, project_with};
 use super::reference_process::Exchanges;
 use super::spec::Spec;
 use super::start::{interruptible, refuse_other_allocators, stopped};
-use super::summary::{JudgedClaim, RunSummary};
+use super::summary::{JudgedClaim, Look, RunSummary};
 use super::template::{Templates, suits};
 use crate::machine::{DeviceChoice, Machine, cores, exact_cpu, flags, kernel};
 use anyhow::{Context, Result};
@@ -74,9 +74,10 @@ pub fn run(
     let Place { dir, left } = Place::find(out, part.as_deref(), &manifest);
     let (journal, records) = Journal::open(&dir, &mut manifest, options.fresh)?;
     let mut sweep = Sweep::new(&setting, journal, records);
-    if sweep.resumed > 0 {
+    let is_further_look = options.within.as_ref().is_some_and(|within| within.look > Look::Guided);
+    if sweep.resumed > 0 && !is_further_look {
         sweep.say(&format!("going on in {}, where {} passes are done", dir.display(), sweep.resumed));
-    } else if options.within.is_none() {
+    } else if sweep.resumed == 0 && options.within.is_none() {
         for FolderNotWritten { dir: there, why } in &left {
             sweep.say(&format!("{} stays as it is: {}", there.display(), why.join("; ")));
         }
@@ -95,6 +96,9 @@ pub fn run(
         (_, lacking) => format!("the budget ended with {lacking} passes to go; the same command goes on from here"),
     };
     let (took, failed) = (Seconds(sweep.began.elapsed().as_secs_f64()), summary.failed.len());
+    if is_further_look && sweep.resumed > 0 && summary.passes + summary.lacking == 0 && !stopped() {
+        return Ok(u8::from(failed > 0));
+    }
     println!("{}: {state}: {} passes in {took}, {failed} failed; {}", protocol.name, summary.passes, dir.display());
     Ok(if stopped() { INTERRUPTED } else { u8::from(failed > 0) })
 }
@@ -421,7 +425,7 @@ impl<'a> Sweep<'a> {
             timed.append(&mut waiting);
             waiting = later;
         }
-        if self.setting.options.within.as_ref().is_some_and(|within| within.first_look) {
+        if self.setting.options.within.as_ref().is_some_and(|within| within.look < Look::Again) {
             return Ok(());
         }
         let looks = self.setting.rounds.looks();
