@@ -55,7 +55,7 @@ class Case:
 # What PyTorch 2.8 to 2.10 for CUDA 12 ask for; an environment has it only if it is asked for.
 CUDNN = "nvidia-cudnn-cu12=9.10.2.21"
 TRANSFORMERS = "4.50.3 5.24.0 4.57.6 5.0.0 4.53.3 5.8.1 4.55.4 5.16.1"
-VLLM = "0.20.2 0.21.0 0.25.1 0.26.0"
+VLLM = "0.20.2 0.21.0 0.25.1 0.26.0 0.28.0 0.30.0 0.31.0 0.32.0 0.33.0"
 CASES = {
     "int8_function compiled": Case("torch", TORCH, "int8_function.py", "compile", gpu="rtx-4090"),
     "int8_function eager": Case("torch", TORCH, "int8_function.py", gpu="rtx-4090"),
@@ -246,7 +246,10 @@ def explain(options, records, name, case):
         found = [{**row, **pair, "line": re.sub(r".*/(site-packages|versions|python|clones/[^/]+/src|clones/[^/]+)/", "", row["line"])} for row in told["rows"][:4]]
         # A server's pool fills the card with every version: what it is made of says more than its lines.
         if "parts" in told:
-            found = [{**pair, "bytes": bytes, "line": what} for what, bytes in told["parts"] if bytes]
+            was, is_now = told.get("token") or (0, 0)
+            cache, *others = told["parts"]
+            parts = [cache, ("for each token", is_now - was), *others]
+            found = [{**pair, "bytes": bytes, "line": what} for what, bytes in parts if bytes]
         lines[pair["before"], pair["after"]] = [{column: row.get(column) or "" for column in CHANGED} for row in found]
     others = [row for row in records.jumps if row["case"] != name]
     records.jumps = sorted(others + sum(lines.values(), []), key=lambda row: row["case"])

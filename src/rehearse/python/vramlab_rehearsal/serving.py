@@ -105,6 +105,10 @@ def _beside(worker, available):
         "outside of PyTorch": getattr(worker, "non_torch_memory", 0),
         "CUDA graphs as estimated": graphs,
     }
+    if hasattr(worker, "total_consumed"):
+        # Releases from 0.30 on, or earlier, measure all that stays at once, and have the graphs among activations.
+        parts["activations"] -= graphs
+        parts["kept beside weights"] = worker.total_consumed - parts["weights"]
     parts["the rest"] = worker.requested_memory - available - sum(parts.values())
     return [dict(what=what, bytes=int(taken)) for what, taken in parts.items() if taken]
 

@@ -178,8 +178,12 @@ impl CaseRow {
         let after = match after {
             Ok(after) => after,
             Err(why) => {
-                let also = if before.is_err() { " (at the base it fails, too)" } else { "" };
-                return Ok(row(State::Failed, Some(on_one_line(&format!("{why:#}{also}"))), Vec::new(), None));
+                let why = format!("{why:#}");
+                let also = before.err().map(|was| format!("{was:#}")).map_or(String::new(), |was| match was == why {
+                    true => " (at the base it fails, too)".to_string(),
+                    false => format!(" (at the base: {was})"),
+                });
+                return Ok(row(State::Failed, Some(on_one_line(&(why + &also))), Vec::new(), None));
             }
         };
         let (known, out) = (before.as_ref().ok(), |answer: &Earlier| answer.verdict == "does_not_fit");

@@ -4,7 +4,7 @@ use super::diff::{signed, without_folder};
 use crate::capture::plain::on_one_line;
 use crate::explore::ci::{CaseRow, FigureRow, State};
 use crate::explore::versions::Figure;
-use crate::words::bytes;
+use crate::words::{bytes, wrapped};
 use base::units::{Seconds, thousands};
 use std::fmt::Write;
 use std::path::Path;
@@ -13,6 +13,8 @@ use std::path::Path;
 pub const MARK: &str = "<!-- vramlab ci -->";
 /// Lines of a difference that are listed.
 const LINES: usize = 5;
+/// Of a reason, which nobody scrolls sideways for.
+const COLUMNS: usize = 110;
 
 fn value(figure: Figure, value: i64) -> String {
     if figure == Figure::Tokens {
@@ -127,7 +129,7 @@ pub fn markdown(rows: &[CaseRow], base: &str) -> String {
     }
     for row in rows {
         let lines = row.difference.as_ref().filter(|difference| !difference.rows.is_empty()).map(|d| d.brief(LINES));
-        let why = row.why.as_ref().map(|_| format!("    {}\n", row.what()));
+        let why = row.why.as_ref().map(|_| wrapped(&format!("    {}", row.what()), COLUMNS));
         if let Some(more) = lines.or(why) {
             let fenced = more.replace("```", "'''");
             let _ = write!(text, "\n**{}** {} on {}\n```text\n{fenced}```\n", row.title(), code(&row.case), code(&row.gpu));
@@ -201,6 +203,9 @@ mod tests {
         assert!(said.contains("shrank: a on t4: allocated -50.0 %"), "{said}");
         let page = markdown(&rows, "main");
         assert!(page.starts_with(MARK) && page.contains("| `b` | `t4` | GREW | **1000 MiB → 1.46 GiB (+50.0 %)** |"), "{page}");
+        let both = of("a", Err(anyhow!("no such file")), Err(anyhow!("word ".repeat(40))));
+        let page = markdown(&[both], "main");
+        assert!(page.contains("base: no such file)") && page.lines().all(|line| line.len() < 120), "{page}");
         let noted = annotations(&rows, Path::new("/a"));
         assert!(noted.contains("::error file=t.py,line=1572864000,title=GPU memory::GREW: b on t4"), "{noted}");
         assert_eq!(noted.lines().count(), 5, "{noted}");
