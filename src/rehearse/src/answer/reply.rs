@@ -293,10 +293,16 @@ fn beside(answer: &Answer) -> Vec<String> {
     let least =
         answer.needs_at_least.filter(|needs| answer.serves.is_some() || fits && bytes(*needs) != bytes(answer.peak_on_device));
     let runs_on = least.map(|needs| {
-        let card = answer.smallest_card.map_or(String::new(), |card| format!(" (smallest card: {card})"));
+        // A smaller card's context may take less.
+        let is_smaller =
+            |name: &&str| sim::cards::all().iter().any(|card| card.name == Some(name) && needs > card.memory.cast_signed());
+        let why = if answer.smallest_card.filter(is_smaller).is_some() { ", where the context takes less" } else { "" };
+        let card = answer.smallest_card.map_or(String::new(), |card| format!(" (smallest card: {card}{why})"));
         let verb = if answer.serves.is_some() { "starts" } else { "runs" };
         format!("Least memory it {verb} on: {}{card}.", bytes(needs))
     });
+    let is_whole = fits && answer.verdict != RehearsalVerdict::FitsInPart && answer.other_values.is_none();
+    let runs_on = runs_on.or_else(|| answer.smallest_card.filter(|_| is_whole).map(|card| format!("Smallest card: {card}.")));
     let served = answer.serves.as_ref();
     let would_start = served.filter(|serves| !serves.would_start.is_empty());
     let would_start = would_start.map(|serves| format!("It would start with {}.", serves.would_start.join(", or with ")));
@@ -403,7 +409,7 @@ fn notes(answer: &Answer) -> Vec<String> {
     let worst = answer.processes.first();
     if let Some(read) = worst.filter(|_| answer.verdict.fits()).and_then(|worst| worst.placeholders.first()) {
         let at = read.line.as_ref().map_or(String::new(), |line| format!(" at {}", brief(&line.place())));
-        notes.push(format!("Nothing is computed: values that the script reads ({}{at}) are placeholders.", read.operator));
+        notes.push(format!("Values read from the GPU ({}{at}) are placeholders.", read.operator));
     }
     if let Some(held) = answer.held_back.as_ref().filter(|held| !held.files.is_empty()) {
         notes.push(format!(

@@ -19,10 +19,18 @@ const FINDING: usize = 3;
 const NOTES: usize = 2;
 const BAR: usize = 10;
 
-/// In lines of 80 columns, as many of them as there may be.
+/// In lines of 80 columns, as many of them as there may be; what is cut ends in dots.
 fn fitted(text: &str, lines: usize) -> Vec<String> {
-    let all: Vec<String> = wrapped(text, COLUMNS).lines().map(str::to_string).collect();
-    if all.len() > lines { all.into_iter().take(lines).map(|line| line.trim_end().to_string()).collect() } else { all }
+    let mut all: Vec<String> = wrapped(text, COLUMNS).lines().map(|line| line.trim_end().to_string()).collect();
+    if all.len() > lines {
+        all.truncate(lines);
+        if let Some(last) = all.last_mut() {
+            let end = if last.len() + 4 > COLUMNS { last.rfind(' ').unwrap_or(last.len()) } else { last.len() };
+            last.truncate(end);
+            last.push_str(" ...");
+        }
+    }
+    all
 }
 
 /// Sentences, as many as there is room for, whole.
@@ -119,8 +127,10 @@ fn speed(reply: &Reply, answer: &Answer) -> Vec<String> {
     let rate = time.throughput.split(", ").next().filter(|rate| !rate.is_empty()).map_or(String::new(), |rate| format!(", {rate}"));
     let slowest: Vec<String> =
         reply.slowest.iter().map(|(line, share)| format!("{} {:.0} %", brief(line), share * 100.0)).collect();
-    let slowest = if slowest.is_empty() { String::new() } else { format!(" Slowest: {}.", slowest.join(", ")) };
-    let text = format!("Speed (predicted): {step} a {} ({low} to {high}){rate}; bound by {}.{slowest}", time.unit, time.bound_by);
+    let speed = format!("Speed (predicted): {step} a {} ({low} to {high}){rate}; bound by {}.", time.unit, time.bound_by);
+    let with = |some: &[String]| if some.is_empty() { speed.clone() } else { format!("{speed} Slowest: {}.", some.join(", ")) };
+    let fits = |some: &&[String]| wrapped(&with(some), COLUMNS).lines().count() <= 2;
+    let text = with((0..=slowest.len()).rev().map(|count| &slowest[..count]).find(fits).unwrap_or_default());
     let moved = answer.time.as_ref().and_then(in_short).map_or_else(Vec::new, |text| fitted(&format!("  {text}."), 1));
     fitted(&text, 2).into_iter().map(|line| line.trim_start().to_string()).chain(moved).collect()
 }
@@ -203,6 +213,14 @@ mod tests {
         assert!(lines.len() == 2 && lines[0].starts_with("Makes it fit") && lines[1].starts_with("  bf16"), "{lines:?}");
         let lines = super::advice(&all[..3]);
         assert!(lines.len() == 4 && lines[0].starts_with("Try first"), "{lines:?}");
+    }
+
+    #[test]
+    fn what_is_cut_ends_in_dots() {
+        let text = "nothing is computed ".repeat(6);
+        let lines = super::fitted(&text, 1);
+        assert!(lines.len() == 1 && lines[0].ends_with(" ...") && lines[0].len() <= super::COLUMNS, "{lines:?}");
+        assert_eq!(super::fitted(&text, 2).join(" "), text.trim_end());
     }
 
     #[test]
