@@ -53,7 +53,7 @@ pub fn checked(text: &str) -> Result<BTreeMap<String, usize>> {
 /// The kernels of a step, or a pass, of a rehearsal, those that take longest first, as a file without times; each gradient of a convolution by itself.
 pub fn of_step(trace: &Trace, card: &Card, steps: u32) -> Result<Vec<String>, String> {
     let device = CardModel::of(card)?;
-    let stretch = Stretch::of(trace, &device, steps, HostModel::of(None))?;
+    let stretch = Stretch::of(trace, card, &device, steps, HostModel::of(None))?;
     let device = device.over(stretch.works.iter().copied());
     let mut found: BTreeMap<String, (f64, u32)> = BTreeMap::new();
     for work in stretch.works.iter().filter(|work| work.kind != WorkKind::Copy) {

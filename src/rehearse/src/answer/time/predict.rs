@@ -370,8 +370,8 @@ pub(super) struct Stretch<'a> {
 
 impl<'a> Stretch<'a> {
     /// A step, or of a script that makes none a pass.
-    pub fn of(trace: &'a Trace, device: &CardModel, steps: u32, host: HostModel) -> Result<Stretch<'a>, String> {
-        let pass = || if makes_steps(trace) { None } else { Stretch::pass(trace, device, host) };
+    pub fn of(trace: &'a Trace, card: &Card, device: &CardModel, steps: u32, host: HostModel) -> Result<Stretch<'a>, String> {
+        let pass = || if makes_steps(trace) { None } else { Stretch::pass(trace, card, device, host) };
         let found = Stretch::step(trace, device, steps).or_else(pass);
         found.ok_or_else(|| "no optimizer step ended, so there is no step to time".to_string())
     }
@@ -407,7 +407,7 @@ impl<'a> Stretch<'a> {
     }
 
     /// Of a script that makes no step the longest forward pass, with what follows it until the next one; of a generation the longest of a token.
-    fn pass(trace: &'a Trace, device: &CardModel, host: HostModel) -> Option<Stretch<'a>> {
+    fn pass(trace: &'a Trace, card: &Card, device: &CardModel, host: HostModel) -> Option<Stretch<'a>> {
         let passes: Vec<&[Work]> = trace.work.chunk_by(|_, next| !next.begins_pass).filter(|pass| pass[0].begins_pass).collect();
         let first_of = |works: &[Work]| trace.work.element_offset(&works[0]).unwrap_or(0);
         let seconds = |works: &[Work]| {
@@ -423,6 +423,14 @@ impl<'a> Stretch<'a> {
         let has_later = (0..passes.len()).any(follows_one);
         // By what the card has to do. Of several alike the one in the middle: it was warm, and compiled nothing.
         let work_of = |pass: &[Work]| pass.iter().map(|work| device.takes(work).seconds).sum::<f64>();
+        // At the clock that the card's power leaves it.
+        let limited = |pass: &[Work]| {
+            let works: Vec<&Work> = pass.iter().collect();
+            let taken: Vec<OperatorTime> = pass.iter().map(|work| device.takes(work)).collect();
+            let clock = power_limited(card, &works, &taken);
+            let seconds = |one: &OperatorTime| if one.limit == Limit::Compute { one.seconds / clock } else { one.seconds };
+            taken.iter().map(seconds).sum::<f64>()
+        };
         let longest = |wanted: &dyn Fn(usize) -> bool| {
             let lengths: Vec<(usize, f64)> =
                 (0..passes.len()).filter(|at| wanted(*at)).map(|at| (at, work_of(passes[at]))).collect();
@@ -440,7 +448,7 @@ impl<'a> Stretch<'a> {
             let mut alike: BTreeMap<usize, Vec<(f64, f64)>> = BTreeMap::new();
             for pass in &passes {
                 let work = work_of(pass);
-                alike.entry(pass.len()).or_default().push((work, (seconds(pass) - work).max(0.0)));
+                alike.entry(pass.len()).or_default().push((limited(pass), (seconds(pass) - work).max(0.0)));
             }
             let all = |each: Vec<(f64, f64)>| {
                 let (works, added): (Vec<f64>, Vec<f64>) = each.into_iter().unzip();
@@ -538,7 +546,7 @@ impl<'a> TimedStep<'a> {
     fn of(trace: &'a Trace, card: &Card, steps: u32, host_factor: Option<f64>) -> Result<TimedStep<'a>, String> {
         let device = CardModel::of(card)?;
         let host = HostModel::of(host_factor);
-        let stretch = Stretch::of(trace, &device, steps, host)?;
+        let stretch = Stretch::of(trace, card, &device, steps, host)?;
         let (works, before) = (&stretch.works, &stretch.before);
         let device = device.over(works.iter().copied());
         // Of two steps alike the host's time is the shorter one: what else ran on this machine made the other longer.
