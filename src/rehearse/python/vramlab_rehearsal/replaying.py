@@ -83,7 +83,8 @@ def _needed(request):
     if request["expandable"]:
         # Alone: a limit of what may be split that the script has set is none then.
         _checked(_library().vl_set_allocator(b"expandable_segments:True,max_split_size_mb:1048576"))
-        expandable = courses[0].reserved(request["courses"][0]["sizes"], LARGE)
+        # A segment reserves addresses for more than the whole card, in each memory pool: of a card without bounds there are not enough.
+        expandable = courses[0].reserved(request["courses"][0]["sizes"], 2 * needs[0] + (1 << 30))
     return [needs, expandable, one_pool]
 
 
