@@ -88,19 +88,27 @@ fn a_rehearsal_that_is_killed_at_any_moment_leaves_nothing() {
         let lists = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| fs::read(entry.path().join("environ")).ok());
         lists.filter(|list| String::from_utf8_lossy(list).contains(&format!("VRAMLAB_CACHE={named}"))).count()
     };
-    for _ in 0..600 {
-        if alive() == 0 {
-            break;
-        }
-        thread::sleep(Duration::from_millis(100));
-    }
+    let wait_until = |is_so: &dyn Fn() -> bool| {
+        (0..600).take_while(|_| !is_so()).for_each(|_| thread::sleep(Duration::from_millis(100)));
+    };
+    wait_until(&|| alive() == 0);
     assert_eq!((alive(), seen(folder.path())), (0, before));
-    // The next one sweeps what is older than a minute.
     let left = |place: &Path| -> Vec<_> {
         let entries = fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path());
         entries.filter(|path| path.file_name().unwrap().to_string_lossy().contains("session-")).collect()
     };
     let places = [folder.path().join("cache"), temporary.clone()];
+    // Of one whose script has begun its last process removes the folders.
+    let those_before = places.each_ref().map(|place| left(place));
+    let mut child = run().spawn().unwrap();
+    let log = Path::new("held/files").join(folder.path().strip_prefix("/").unwrap()).join("log.txt");
+    let has_begun = || left(&places[0]).iter().any(|path| !those_before[0].contains(path) && path.join(&log).exists());
+    wait_until(&has_begun);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until(&|| alive() == 0);
+    assert!(places.iter().zip(&those_before).all(|(place, before)| left(place).iter().all(|path| before.contains(path))));
+    // The next one sweeps what is older than a minute.
     for path in places.iter().flat_map(|place| left(place)) {
         fs::File::open(&path).unwrap().set_modified(SystemTime::now() - Duration::from_secs(120)).unwrap();
     }

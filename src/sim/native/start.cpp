@@ -18,6 +18,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
@@ -27,6 +28,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -247,6 +249,28 @@ void signal_children(int signal) {
   _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 
+void remove_folder(const char* folder) {
+  const auto remove = [](const char* path, const struct stat*, int type, FTW*) {
+    syscall(SYS_unlinkat, AT_FDCWD, path, type == FTW_DP || type == FTW_DNR ? AT_REMOVEDIR : 0);
+    return 0;
+  };
+  nftw(folder, remove, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+}
+
+// Those of a rehearsal whose owner was killed (`Session` in run/session.rs).
+void remove_folders() {
+  constexpr const char* kNames[] = {"temporary", "shared"};
+  for (const char* name : kNames) {
+    const char* held = setting("VRAMLAB_REHEARSAL_HELD");
+    char path[4096], folder[4096] = {};
+    snprintf(path, sizeof path, "%s/%s", held ? held : "", name);
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file >= 0 && read(file, folder, sizeof folder - 1) > 0) remove_folder(folder);
+    if (file >= 0) close(file);
+  }
+  remove_folder(setting("VRAMLAB_REHEARSAL"));
+}
+
 [[noreturn]] void guard(pid_t command, pid_t owner) {
   // A Ctrl-C is for the command; vramlab asks for the end by SIGTERM, as the kernel does when vramlab is gone.
   // A signal to vramlab's whole group is for the command, not for who ends what the command leaves.
@@ -273,7 +297,10 @@ void signal_children(int signal) {
       const int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
       if (file >= 0) close(file);
     }
-    if (ended < 0 && errno == ECHILD) end_as(status);
+    if (ended < 0 && errno == ECHILD) {
+      if (getppid() != owner) remove_folders();
+      end_as(status);
+    }
     // First asked, then made. What cannot be ended, because it is another user's, is left.
     if (is_ending && rounds++ > kMade) end_as(status);
     if (is_ending) signal_children(rounds < kAsked ? SIGTERM : SIGKILL);
