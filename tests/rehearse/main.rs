@@ -4,6 +4,7 @@ mod agents;
 mod answers;
 mod bounds;
 mod captures;
+mod cures;
 mod ends;
 mod files;
 mod first_minute;

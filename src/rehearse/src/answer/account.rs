@@ -175,8 +175,12 @@ impl Account {
         self.add(part, total - self.sum());
     }
 
-    /// The same on a card with so much memory: what is cached is given back where memory is short.
+    /// The same on a card with so much memory: what is cached is given back where memory is short. What the process has not, others have.
     pub fn hold_to(&mut self, total: i64) {
+        if self.bytes(Part::OtherProcesses) != 0 {
+            self.add(Part::Cached, -(self.total - total).clamp(0, self.bytes(Part::Cached).max(0)));
+            return self.fill(Part::OtherProcesses, total);
+        }
         self.fill(Part::Cached, total);
     }
 }

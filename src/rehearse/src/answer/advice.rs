@@ -19,7 +19,7 @@ use super::time::Prediction;
 use crate::capture::work::{Precision, WorkKind};
 use serde::{Deserialize, Serialize};
 use sim::cards::Speed;
-use sim::trace::{Category, MemoryBlock, Phase};
+use sim::trace::{Bound, Category, MemoryBlock, Phase};
 use std::collections::{HashMap, HashSet};
 
 /// A step that takes less than this much longer is as long.
@@ -138,7 +138,10 @@ fn frees(facts: &Facts, loss: &Loss, technique: &Technique, is_half: bool) -> (i
     let operator = |made| facts.operator(made).split('.').next().unwrap_or_default();
     let mut whole: HashMap<(bool, u32), usize> = HashMap::new();
     let mut changes: Vec<(usize, i64, i64)> = Vec::new();
-    for block in facts.blocks() {
+    // No technique frees what only a circle of references holds, nor what will be such.
+    let places = facts.blocks().filter(|block| block.bound == Bound::Garbage).map(|block| (facts.made(block).stack, block.bytes));
+    let garbage: HashSet<(u32, i64)> = places.collect();
+    for block in facts.blocks().filter(|block| !garbage.contains(&(facts.made(block).stack, block.bytes))) {
         let part = part_of(facts, loss, block);
         let made = facts.made(block);
         // What is made without gradients no graph keeps: it is neither computed again nor copied to the host.

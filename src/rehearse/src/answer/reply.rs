@@ -2,6 +2,7 @@
 
 use super::account::Account;
 use super::advice::Advice;
+use super::cards::CardAnswer;
 use super::findings::placeholders::PlaceholderValue;
 use super::findings::{Finding, FindingKind};
 use super::host::HostMemory;
@@ -150,6 +151,22 @@ fn crowded(answer: &Answer) -> Option<String> {
     let line = r#"torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))"#;
     let gives = format!("{line} before the model is made gives each its own (where mp.spawn starts them: set_device(rank))");
     (used < ranks.min(there)).then(|| format!("All {ranks} ranks use {named}, of {there}: {gives}."))
+}
+
+/// What is on the other cards, where that is less than on the fullest.
+fn other_cards(answer: &Answer) -> Option<String> {
+    const NAMED: usize = 3;
+    let (first, others) = answer.cards.split_first()?;
+    let least = others.iter().map(|card| card.peak).min().filter(|least| least * 20 < first.peak * 19)?;
+    let mut others: Vec<&CardAnswer> = others.iter().collect();
+    others.sort_by_key(|card| card.card);
+    Some(match others.len() {
+        1..=NAMED => {
+            let each: Vec<String> = others.iter().map(|card| format!("GPU {} {}", card.card, bytes(card.peak))).collect();
+            format!("That is GPU {}; {}.", first.card, each.join(", "))
+        }
+        _ => format!("That is GPU {}; the others have {} at least.", first.card, bytes(least)),
+    })
 }
 
 /// Why a script that fitted may not.
@@ -306,8 +323,9 @@ fn beside(answer: &Answer) -> Vec<String> {
     let served = answer.serves.as_ref();
     let would_start = served.filter(|serves| !serves.would_start.is_empty());
     let would_start = would_start.map(|serves| format!("It would start with {}.", serves.would_start.join(", or with ")));
-    // How a server came to its end.
-    let ended = answer.notes.iter().find(|note| note.kind == NoteKind::Ended).filter(|_| answer.serves.is_some());
+    // How a server came to its end, and what failed without an error of its own.
+    let fails_alone = answer.verdict == RehearsalVerdict::ScriptFailed && failure(answer).is_none();
+    let ended = answer.notes.iter().rfind(|note| note.kind == NoteKind::Ended).filter(|_| answer.serves.is_some() || fails_alone);
     let ended = ended.map(|note| format!("{}{}.", note.text[..1].to_uppercase(), &note.text[1..]));
     let starts = served.filter(|serves| serves.starts);
     let (times, more) = (starts.and_then(Serves::times_said), starts.and_then(Serves::more_said));
@@ -363,6 +381,7 @@ fn beside(answer: &Answer) -> Vec<String> {
         no_code,
         doubt,
         refused,
+        other_cards(answer).filter(|_| answer.peak_on_device > 0),
         grows,
         others_said(answer.other_values.as_ref()),
         went_on,

@@ -202,7 +202,9 @@ impl FittingRun {
         }
         let mut account = worst.account.clone();
         let cards = run.occupancy.cards(processes, &run.traces);
-        account.on_card(cards.first(), worst.process, run.card.context.cast_signed(), account.total);
+        let context = run.card.context.cast_signed();
+        let total = cards.first().map_or(account.total + context, |card| card.peak);
+        account.on_card(cards.first(), worst.process, context, total);
         Some(FittingRun { account, cuts, time: time.as_ref().map(StepTime::of) })
     }
 }
@@ -220,7 +222,9 @@ impl Answer {
         let saves = |one: OnePool| needs.expandable.is_none_or(|expandable| one.reserved < expandable);
         worst.fragmentation.reserved_if_expandable = needs.expandable.filter(|_| !needs.pools.is_some_and(saves));
         if let Some(one) = needs.pools {
-            super::findings::pools::add(&mut worst.findings, worst.peak_reserved, one);
+            let ran_out = self.verdict == RehearsalVerdict::DoesNotFit;
+            let reserved = if ran_out { needs.least - (needs.contexts * card.context).cast_signed() } else { worst.peak_reserved };
+            super::findings::pools::add(&mut worst.findings, reserved, one);
         }
         if needs.least == 0 {
             return;
@@ -266,7 +270,11 @@ impl Answer {
             const KEPT: i64 = 32 << 20;
             let tensors = account.rows.iter().filter(|row| row.part != super::Part::Cached).map(|row| row.bytes).sum::<i64>();
             let more = if fitting.is_some() { 0 } else { worst.peak_allocated - worst.account.tensors() };
-            advice::add_fragmentation(&mut cuts, needs - tensors - more - KEPT);
+            let frees = needs - tensors - more.max(0) - KEPT;
+            // Of graphs' pools the allocator alone knows.
+            let has_pools = account.bytes(super::Part::GraphPools) > 0;
+            let of_pools = worst.fragmentation.reserved_if_expandable.filter(|_| has_pools && fitting.is_none());
+            advice::add_fragmentation(&mut cuts, of_pools.map_or(frees, |reserved| worst.peak_reserved - reserved));
         }
         let host_memory = self.host.as_ref().map_or(0, |host| host.host);
         // Where memory ran out and no larger run is known, what was there says nothing of what is needed.

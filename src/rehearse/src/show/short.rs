@@ -3,19 +3,20 @@
 use super::time::in_short;
 use crate::answer::advice::Advice;
 use crate::answer::reply::{Reply, brief};
-use crate::answer::{Account, AccountRow, Answer, Fill, Part, RehearsalVerdict, Serves, moment};
+use crate::answer::{Account, AccountRow, Answer, Fill, Finding, Part, RehearsalVerdict, Serves, moment};
 use crate::words::{bytes, longer, share_of, wrapped};
 use base::units::Seconds;
 
 /// A blank line stands before them.
 const LINES: usize = 23;
 const COLUMNS: usize = 80;
-/// Rows of the account, and of the advice.
+/// Rows of the account, how many of them make room for what was found, and rows of the advice.
 const ROWS: usize = 7;
+const YIELDS: usize = 4;
 const ADVICE: usize = 3;
 /// Lines of what is said beside the verdict, of one finding and of notes.
 const BESIDE: usize = 6;
-const FINDING: usize = 3;
+const FINDING: usize = 5;
 const NOTES: usize = 2;
 const BAR: usize = 10;
 
@@ -152,22 +153,29 @@ pub fn short(answer: &Answer) -> String {
     let reply = Reply::of(answer);
     let mut head = fitted(&reply.verdict, 2);
     head.extend(sentences(&reply.beside, BESIDE));
-    let account = match answer.serves.as_ref().filter(|serves| serves.starts) {
+    let fill = match answer.serves.as_ref().filter(|serves| serves.starts) {
         Some(serves) => fills(serves, answer),
-        None => {
-            // What was found has room before small rows.
-            let rows = if reply.findings.is_empty() { ROWS } else { ROWS - 2 };
-            reply.account.map_or_else(Vec::new, |of| account(of, answer, rows))
-        }
+        None => reply.account.map_or_else(Vec::new, |of| account(of, answer, ROWS)),
     };
     let more = "More: -v phases, modules, kernels, host RAM   --out DIR memory.html, snapshot";
-    let mut parts = [head, account, Vec::new(), advice(reply.advice), speed(&reply, answer), Vec::new()];
+    let mut parts = [head, fill, Vec::new(), advice(reply.advice), speed(&reply, answer), Vec::new()];
     let taken = |parts: &[Vec<String>]| parts.iter().filter(|part| !part.is_empty()).map(|part| part.len() + 1).sum::<usize>();
-    // Findings and notes have what is left.
-    let mut room = LINES.saturating_sub(taken(&parts) + 1);
-    for finding in reply.findings {
+    let told = |finding: &Finding| {
         let row = finding.cure.as_ref().or(finding.rows.first()).map_or("", |row| row.trim());
-        let texts = [format!("{} {row}", finding.title), finding.title.clone()].map(|text| without_folders(&text));
+        [format!("{} {row}", finding.title), finding.title.clone()].map(|text| without_folders(&text))
+    };
+    // Findings and notes have what is left, the first of them before small rows.
+    let mut room = LINES.saturating_sub(taken(&parts) + 1);
+    if let (Some(first), Some(of), None) = (reply.findings.first(), reply.account, &answer.serves) {
+        let texts = told(first);
+        let wanted = wrapped(&texts[0], COLUMNS).lines().count().clamp(2, FINDING) + 1;
+        let yields = wanted.saturating_sub(room).clamp(2, YIELDS);
+        let before = parts[1].len();
+        parts[1] = account(of, answer, ROWS - yields);
+        room += before - parts[1].len();
+    }
+    for finding in reply.findings {
+        let texts = told(finding);
         let blank = usize::from(parts[2].is_empty());
         let fits = |text: &&String| wrapped(text, COLUMNS).lines().count() <= FINDING.min(room.saturating_sub(blank));
         let Some(text) = texts.iter().filter(|text| !text.ends_with(':')).find(fits) else { continue };
@@ -178,7 +186,9 @@ pub fn short(answer: &Answer) -> String {
             parts[2].extend(lines);
         }
     }
-    let notes = sentences(&reply.notes, NOTES.min(room.saturating_sub(1)).max(1));
+    let lines = NOTES.min(room.saturating_sub(1)).max(1);
+    let fitting = reply.notes.iter().filter(|note| wrapped(note, COLUMNS).lines().count() <= lines).cloned();
+    let notes = sentences(&fitting.collect::<Vec<String>>(), lines);
     if !notes.is_empty() && notes.len() < room {
         parts[5] = notes;
     }

@@ -81,7 +81,7 @@ pub fn find(facts: &Facts, attention: Option<&ExplicitAttention>, peak: i64) -> 
     let attention = attention?;
     let scores = match facts.ran_out {
         None => {
-            format!("its scores take {}, {} of all tensors at the peak", bytes(attention.bytes), share_of(attention.bytes, peak))
+            format!("its scores take {}, {} of all tensors", bytes(attention.bytes), share_of(attention.bytes, peak))
         }
         Some(_) => format!("its scores take {}, and memory runs out in them", bytes(attention.bytes)),
     };
@@ -93,7 +93,10 @@ pub fn find(facts: &Facts, attention: Option<&ExplicitAttention>, peak: i64) -> 
     };
     let remedy = "F.scaled_dot_product_attention(q, k, v) keeps none of them.";
     let rows = why.filter(|why| !why.is_empty()).cloned().unwrap_or_else(|| vec![remedy.to_string()]);
-    Some(Finding::new(FindingKind::ExplicitAttention, title, rows)?.of(attention.bytes, Some(&attention.line)))
+    // PyTorch's warnings go on with what it was given.
+    let first = |row: &String| row.split(". ").next().unwrap_or(row).trim_end_matches('.').to_string();
+    let cure = Some(rows.iter().map(first).collect::<Vec<String>>().join("; ") + ".");
+    Some(Finding { cure, ..Finding::new(FindingKind::ExplicitAttention, title, rows)?.of(attention.bytes, Some(&attention.line)) })
 }
 
 /// Of captures that do not tell why PyTorch's own function keeps scores, where that is what is written in the line.
@@ -105,6 +108,7 @@ pub fn add_source(attention: &ExplicitAttention, contents: &[BlockGroup], findin
         (written.is_some_and(|source| source.contains("scaled_dot_product_attention")), findings.iter_mut().find(is_it))
         && !attention.is_fused_call
     {
+        finding.cure = None;
         finding.rows = vec![
             "PyTorch's scaled_dot_product_attention took the kernel that keeps them; others do not, which want bf16 or fp16 \
              (model and inputs, or autocast), heads that are not grouped in fp32, and a contiguous mask, or none"

@@ -1,6 +1,7 @@
 //! What nothing but a circle of references holds: a metric that has its own method as an attribute, the frames of an exception that is kept.
 
 use super::super::facts::Facts;
+use super::super::reply::brief;
 use super::{Finding, FindingKind};
 use crate::words::{bytes, short};
 use base::units::counted;
@@ -27,12 +28,10 @@ pub fn find(facts: &Facts) -> Option<Finding> {
     let row = |(line, (held, blocks)): (String, (i64, usize))| {
         format!("{}  {} in {}", short(&line), bytes(held), counted(blocks, "block"))
     };
-    let remedy =
-        "break the circle (a method or an exception kept in what it refers to: weakref, or del it), or call gc.collect() each step";
-    let rows = lines.into_iter().take(ROWS).map(row).chain([remedy.to_string()]);
-    let title = format!(
-        "{} at the peak are garbage that only Python's collector frees, of circles of references. Allocated at:",
-        bytes(held)
-    );
-    Some(Finding::new(FindingKind::Garbage, title, rows)?.of(held, None))
+    let cure = "Break the circle (a method or an exception kept in what it refers to: weakref, or del it), or call gc.collect() each step.";
+    let of = lines.first().map_or("", |(line, _)| brief(line)).to_string();
+    let title =
+        format!("{} of {of} at the peak are garbage in a circle of references, which only Python's collector frees.", bytes(held));
+    let rows = lines.into_iter().take(ROWS).map(row).chain([cure.to_string()]);
+    Some(Finding { cure: Some(cure.to_string()), ..Finding::new(FindingKind::Garbage, title, rows)?.of(held, None) })
 }

@@ -57,7 +57,7 @@ pub struct Finding {
     pub kind: FindingKind,
     pub title: String,
     pub rows: Vec<String>,
-    /// What to do about it, where that is no row.
+    /// What to do about it, in short.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cure: Option<String>,
     /// Of the peak, or that are left behind each round; 0 where it is of no bytes.

@@ -14,25 +14,32 @@ pub fn find(facts: &Facts) -> Option<Finding> {
     if many < 2 || held * 10 < facts.most.reserved {
         return None;
     }
-    let title = format!(
-        "{many} memory pools, as each CUDA graph has its own: {} reserved in them, which nothing else can have.",
-        bytes(held)
-    );
-    Some(Finding::new(FindingKind::Pools, title, [remedy(None)])?.of(held, None))
+    let title = format!("{many} memory pools, one of each CUDA graph: {} that nothing else can have.", bytes(held));
+    let mut found = Finding::new(FindingKind::Pools, title, [String::new()])?.of(held, None);
+    have_cure(&mut found, cure(None));
+    Some(found)
 }
 
-/// Adds what is reserved with one pool for all, as PyTorch's allocator said.
-pub fn add(findings: &mut [Finding], reserved: i64, one: OnePool) {
-    let reserved = (reserved, one.reserved);
-    if let Some(found) = findings.iter_mut().find(|found| found.kind == FindingKind::Pools) {
-        found.rows = vec![remedy(Some(reserved))];
+/// Adds what is reserved with one pool for all, as PyTorch's allocator said, where that is less. Where memory ran out in the first of them, the
+/// others are not known.
+pub fn add(findings: &mut Vec<Finding>, reserved: i64, one: OnePool) {
+    if one.reserved >= reserved {
+        return;
     }
+    if !findings.iter().any(|found| found.kind == FindingKind::Pools) {
+        let title = "Each CUDA graph has a memory pool of its own, which nothing else can have.";
+        findings.extend(Finding::new(FindingKind::Pools, title, [String::new()]));
+    }
+    let found = findings.iter_mut().find(|found| found.kind == FindingKind::Pools);
+    found.into_iter().for_each(|found| have_cure(found, cure(Some((reserved, one.reserved)))));
 }
 
-fn remedy(reserved: Option<(i64, i64)>) -> String {
-    let then = reserved.map_or(String::new(), |(now, then)| format!(" reserves {} in all, not {}", bytes(then), bytes(now)));
-    format!(
-        "pool=torch.cuda.graph_pool_handle(), the same for all,{then}: for graphs that never run at once, and whose results are read before the next \
-         one runs"
-    )
+fn have_cure(found: &mut Finding, cure: String) {
+    found.rows = vec![format!("{cure} The results of each are to be read before the next one runs.")];
+    found.cure = Some(cure);
+}
+
+fn cure(reserved: Option<(i64, i64)>) -> String {
+    let then = reserved.map_or("shares one".to_string(), |(now, then)| format!("reserves {}, not {}", bytes(then), bytes(now)));
+    format!("If no two run at once, pool=torch.cuda.graph_pool_handle(), the same for all, {then}.")
 }

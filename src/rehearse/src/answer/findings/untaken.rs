@@ -51,21 +51,18 @@ pub fn find(facts: &Facts) -> Option<Finding> {
     let is_before = begin_of(&theirs).zip(begin_of(&others)).is_some_and(|(one, other)| one < other);
     let place = facts.trace.own_line(first_stack(facts, first)).or_else(|| facts.trace.line(first_stack(facts, first)))?;
     let at = place_of(place);
-    let what = format!(
-        "The backward pass of {at} makes gradients of {} for parameters that its optimizer step does not take",
-        bytes(gradients)
-    );
+    let what = format!("{at} makes gradients of {} for parameters that its optimizer step does not take", bytes(gradients));
     let (more, remedy) = match theirs.first().filter(|_| is_before) {
         Some((_, _, line)) => {
             let activations = theirs.iter().map(|(bytes, ..)| bytes).sum();
             let line = place_of(line);
             (
-                format!(", and keeps {} of activations for them", bytes(activations)),
-                format!(".detach() of what {line} gives, or with torch.no_grad(): around it, leaves both out"),
+                format!(", and {} of activations for them", bytes(activations)),
+                format!(".detach() of what {line} gives, or torch.no_grad() around it, leaves both out."),
             )
         }
         None => {
-            (String::new(), "requires_grad_(False) of that model before this pass, and True after it, leaves them out".to_string())
+            (String::new(), "requires_grad_(False) of that model before this pass, and True after it, leaves them out.".to_string())
         }
     };
     Some(Finding::new(FindingKind::UntakenGradients, format!("{what}{more}."), [remedy])?.of(gradients, Some(place)))

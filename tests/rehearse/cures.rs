@@ -1,0 +1,101 @@
+//! What the short answer says of what fills a card, and that the advice beside it holds.
+
+use super::scene::{Scene, error, unwrapped};
+use serde_json::Value;
+
+/// Bytes of a part of what fills the card.
+fn part(answer: &Value, part: &str) -> i64 {
+    let rows = answer["account"]["rows"].as_array().unwrap().iter();
+    rows.filter(|row| row["part"] == part).map(|row| row["bytes"].as_i64().unwrap()).sum()
+}
+
+fn advised(answer: &Value, technique: &str) -> bool {
+    answer["advice"].as_array().unwrap().iter().any(|one| one["technique"] == technique)
+}
+
+/// So many pools that expandable segments, which reserve addresses for a whole card in each, want more of them than a process has.
+#[test]
+fn many_pools_of_graphs_have_needs_and_one_cure_on_one_card_and_on_several() {
+    let scene = Scene::new(
+        "import torch\nx, kept = torch.zeros(256, device='cuda'), []\nfor _ in range(40):\n    graph = torch.cuda.CUDAGraph()\n    \
+         with torch.cuda.graph(graph):\n        y = torch.empty(1 << 24, device='cuda'); del y\n    kept.append(graph)\n",
+    );
+    let one_for_all = "pool=torch.cuda.graph_pool_handle(), the same for all, reserves 6";
+    let alone = ["1GiB", "8GiB"].map(|card| {
+        let (output, answer) = scene.run(&["--gpu", card]);
+        let told = unwrapped(&error(&output));
+        assert!(told.contains("memory pool") && told.contains(one_for_all), "{card}: {told}");
+        assert!(!advised(&answer, "expandable-segments"), "{card}: {}", answer["advice"]);
+        answer["needs_at_least"].as_i64().unwrap()
+    });
+    let (output, table) = scene.run(&["--gpu", "1GiB,8GiB", "--gpus", "2"]);
+    let needs: Vec<i64> = table.as_array().unwrap().iter().filter_map(|answer| answer["needs_at_least"].as_i64()).collect();
+    assert_eq!(needs, alone, "{}", error(&output));
+}
+
+#[test]
+fn what_others_have_of_a_card_that_is_too_small_is_theirs() {
+    let scene = Scene::new(
+        "import os, torch\nready, wait = os.pipe(), os.pipe()\nfor _ in range(2):\n    if os.fork() == 0:\n        try:\n            \
+         held = torch.empty(3 << 30, dtype=torch.uint8, device='cuda')\n        finally:\n            os.write(ready[1], b'x')\n        \
+         os.read(wait[0], 1); os._exit(0)\nfor _ in range(2): os.read(ready[0], 1)\nos.write(wait[1], b'xx')\nfor _ in range(2): os.wait()\n",
+    );
+    let (output, answer) = scene.run(&["--gpu", "5GiB"]);
+    assert_eq!(answer["verdict"], "does_not_fit", "{}", error(&output));
+    assert!(part(&answer, "other_processes") >= 3 << 30 && part(&answer, "cached") < 64 << 20, "{}", answer["account"]);
+    assert!(!advised(&answer, "expandable-segments"), "{}", answer["advice"]);
+}
+
+#[test]
+fn garbage_is_told_with_its_cure_and_no_technique_is_said_to_free_it() {
+    let scene = Scene::new(
+        "import torch\nclass Meter(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n        \
+         self.sums = torch.zeros(32 << 20, device='cuda')\n        self.update = self.wrap(self.update)\n    \
+         def wrap(self, f): return lambda *a: f(*a)\n    def update(self, x): self.sums += x\n\
+         net = torch.nn.Linear(64, 64).cuda()\noptimizer = torch.optim.SGD(net.parameters(), lr=0.1)\nfor _ in range(4):\n    \
+         Meter().update(1.0)\n    net(torch.randn(8, 64, device='cuda')).mean().backward(); optimizer.step(); optimizer.zero_grad()\n",
+    );
+    let (output, answer) = scene.run(&["--gpu", "8GiB"]);
+    let told = unwrapped(&error(&output));
+    assert!(told.contains("are garbage in a circle of references") && told.contains("Break the circle"), "{told}");
+    assert!(!["offload-activations", "autocast-bf16"].iter().any(|name| advised(&answer, name)), "{}", answer["advice"]);
+}
+
+#[test]
+fn each_kernel_that_attention_could_not_take_has_its_reason() {
+    let scene = Scene::new(
+        "import torch\nq = torch.randn(1, 8, 4096, 64, dtype=torch.float16, device='cuda')\nk = q[:, :2].contiguous()\n\
+         mask = torch.zeros(4096, 4096, dtype=torch.float16, device='cuda')\nwith torch.inference_mode():\n    \
+         torch.nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=mask, enable_gqa=True)\n",
+    );
+    let (output, _) = scene.run(&["--gpu", "t4"]);
+    let told = unwrapped(&error(&output));
+    assert!(told.contains("flash: ") && told.contains("memory-efficient: "), "{told}");
+}
+
+#[test]
+fn the_second_card_of_a_process_has_its_figure() {
+    let scene = Scene::new(
+        "import torch\nheld = [torch.empty(n << 30, dtype=torch.uint8, device=f'cuda:{at}') for at, n in enumerate((3, 1))]\n",
+    );
+    let (output, answer) = scene.run(&["--gpu", "8GiB", "--gpus", "2"]);
+    assert!(unwrapped(&error(&output)).contains("That is GPU 0; GPU 1 1.50 GiB."), "{}", error(&output));
+    assert_eq!(answer["cards"].as_array().unwrap().len(), 2);
+}
+
+/// What the card's power leaves of its clock is another share in each pass.
+#[test]
+fn passes_of_several_lengths_take_together_what_each_takes_alone() {
+    let scene = Scene::new(
+        "import sys, torch\nnet = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096) for _ in range(8)]).cuda().half().eval()\n\
+         with torch.inference_mode():\n    for rows in map(int, sys.argv[1:]):\n        \
+         net(torch.randn(rows, 4096, device='cuda', dtype=torch.half))\n",
+    );
+    let takes = |rows: &[&str]| {
+        let answer = scene.ask(&["rehearse", "--gpu", "h100"], rows).1;
+        answer["time"]["total_seconds"].as_f64().unwrap()
+    };
+    let (together, alone) = (takes(&["2048", "16384", "4096"]), ["2048", "16384", "4096"].map(|rows| takes(&[rows])));
+    let sum: f64 = alone.iter().sum();
+    assert!((together / sum - 1.0).abs() < 0.03, "{together} and {alone:?}");
+}
