@@ -36,8 +36,16 @@ impl Came {
 }
 
 /// What is tried at most, and the ABI of Landlock that the kernel is made to have.
-const COLUMNS: [(&str, u32); 7] =
-    [("namespace", 7), ("landlock", 7), ("landlock", 4), ("landlock", 3), ("landlock", 2), ("landlock", 1), ("landlock", 0)];
+const COLUMNS: [(&str, u32); 8] = [
+    ("namespace", 7),
+    ("namespace", 4),
+    ("landlock", 7),
+    ("landlock", 4),
+    ("landlock", 3),
+    ("landlock", 2),
+    ("landlock", 1),
+    ("landlock", 0),
+];
 
 struct User {
     folder: TempDir,
