@@ -2,6 +2,7 @@
 
 use super::scene::{Scene, error, said};
 use serde_json::Value;
+use std::fs;
 
 const SERVER: &str = include_str!("scripts/server.py");
 
@@ -50,6 +51,34 @@ fn a_pool_of_what_is_free_that_passes_write_into_is_a_kv_cache_and_no_need() {
         let (output, answer) = scene.ask(&["rehearse", "--gpu", &card, "--quiet"], &["loop"]);
         assert_eq!(answer["serves"]["starts"] == true, starts, "{card}: {}", error(&output));
     }
+}
+
+#[test]
+fn layers_of_an_engine_that_share_a_block_are_counted_once() {
+    let scene = Scene::anew(include_str!("scripts/engine/engine.py"));
+    for (name, text) in [
+        ("vllm/__init__.py", include_str!("scripts/engine/vllm/__init__.py")),
+        ("vllm/v1/core/kv_cache_utils.py", include_str!("scripts/engine/vllm/v1/core/kv_cache_utils.py")),
+        ("vllm/v1/worker/gpu_worker.py", include_str!("scripts/engine/vllm/v1/worker/gpu_worker.py")),
+    ] {
+        fs::create_dir_all(scene.path(name).parent().unwrap()).unwrap();
+        fs::write(scene.path(name), text).unwrap();
+    }
+    let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], &[]);
+    let (text, serves) = (said(&output), &answer["serves"]);
+    assert_eq!(serves["engine"], "vLLM 0.30.0", "{}", error(&output));
+    assert_eq!(serves["kv_cache"], meter(&text));
+    assert!(text.contains(&format!("tokens {}", serves["tokens"])), "{text}: {serves}");
+    // What it takes off its share: all that stays at once, and the graphs not twice.
+    let beside: Vec<(&str, i64)> = serves["beside"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| (one["what"].as_str().unwrap(), one["bytes"].as_i64().unwrap()))
+        .collect();
+    let measured =
+        [("weights", 4 << 20), ("activations", 2 << 20), ("CUDA graphs as estimated", 1 << 20), ("kept beside weights", 2 << 20)];
+    assert_eq!(beside[..4], measured);
 }
 
 #[test]

@@ -1,0 +1,46 @@
+"""What vLLM's releases from 0.28 on do, as far as it is followed: each layer has a view of one block, and says the size of all of it."""
+
+from types import SimpleNamespace as Of
+
+import torch
+from torch import nn
+from vllm.v1.core import kv_cache_utils  # noqa: F401
+from vllm.v1.worker.gpu_worker import Worker
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(1024, 1024)
+
+    def forward(self, x, pool=None):
+        x = self.linear(x)
+        if pool is not None:
+            pool.view(-1)[: x.numel() * 4] = x.view(-1).view(torch.int8)
+        return x
+
+
+@torch.inference_mode()
+def main():
+    model = Model().cuda().eval()
+    model(torch.zeros(8, 1024, device="cuda"))
+    free, total = torch.cuda.mem_get_info()
+    available = int(total * 0.9) - (total - free)
+    blocks = available >> 22 << 2
+    worker = Worker()
+    worker.requested_memory, worker.available_kv_cache_memory_bytes, worker.total_consumed = int(total * 0.9), available, 6 << 20
+    worker.peak_activation_memory, worker.cudagraph_memory_estimate = 3 << 20, 1 << 20
+    worker.model_runner = Of(model_memory_usage=4 << 20)
+    worker.vllm_config = Of(
+        model_config=Of(max_model_len=4096),
+        cache_config=Of(gpu_memory_utilization=0.9, kv_cache_memory_bytes=None, num_gpu_blocks_override=None, cache_dtype="auto"),
+        scheduler_config=Of(max_num_batched_tokens=2048),
+    )
+    tensors = [Of(size=blocks << 20) for _ in range(4)]
+    worker.initialize_from_config(Of(kv_cache_groups=[Of(kv_cache_spec=Of(block_size=16))], kv_cache_tensors=tensors, num_blocks=blocks))
+    print(f"meter {blocks << 20}\ntokens {int(blocks / 22 * 4096)}", flush=True)
+    while True:
+        model(torch.zeros(8, 1024, device="cuda"), worker.pool)
+
+
+main()
