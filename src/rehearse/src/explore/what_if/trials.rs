@@ -244,6 +244,7 @@ fn try_all(rehearsal: &Rehearsal, base: &MeasuredStep, choices: Vec<Combination>
         (rehearsal.progress)(&format!("rehearsing with {names} ({} of {count})", at + 1));
         match step_with(rehearsal, base, choice) {
             Ok(measured) => VariantRow::of(choice.clone(), &measured, base),
+            Err(_) if was_interrupted() => VariantRow::refused(choice.clone(), WAS_INTERRUPTED.to_string()),
             Err(reason) => VariantRow::refused(choice.clone(), reason),
         }
     })
