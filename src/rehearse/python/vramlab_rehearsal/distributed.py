@@ -155,7 +155,8 @@ def _wait_until(is_there):
     pause = 0.001
     while not is_there():
         if _others.add("ended", 0):
-            return False
+            # What it gave before it ended came after the look above.
+            return is_there()
         time.sleep(pause)
         pause = min(2 * pause, 0.1)
     return True
