@@ -370,9 +370,8 @@ fn longer(technique: &Technique, moves: i64, time: &Prediction, speed: Option<Sp
             Some(device.max(time.host_seconds).min(step) / step - 1.0)
         }
         TimeKind::Host => {
-            let copies = 2.0 * moves as f64 / speed?.host_bandwidth;
-            // Activations are copied beside the kernels; the optimizer waits for its state.
-            Some(if technique.steps { copies / step } else { ((copies - time.device_seconds) / step).max(FREE) })
+            // Where it is tried, kernels hide little of it.
+            Some((2.0 * moves as f64 / speed?.host_bandwidth / step).max(if technique.steps { 0.0 } else { FREE }))
         }
         TimeKind::Layout | TimeKind::Unknown => None,
     }
