@@ -123,8 +123,8 @@ pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<O
         // The first turn is everybody's; what is left after it is for those who were cut short.
         loop {
             let of_device = |turn: &&ExperimentTurn| turn.device == *device;
-            let looks = [Look::Guided, Look::First, Look::Again].into_iter();
-            let Some(look) = looks.into_iter().find(|look| turns.iter().filter(of_device).any(|turn| turn.wants(*look))) else {
+            let mut looks = [Look::Guided, Look::First, Look::Again].into_iter();
+            let Some(look) = looks.find(|look| turns.iter().filter(of_device).any(|turn| turn.wants(*look))) else {
                 break;
             };
             let waiting: Vec<usize> =

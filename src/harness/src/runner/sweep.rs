@@ -77,7 +77,7 @@ pub fn run(
     let is_further_look = options.within.as_ref().is_some_and(|within| within.look > Look::Guided);
     if sweep.resumed > 0 && !is_further_look {
         sweep.say(&format!("going on in {}, where {} passes are done", dir.display(), sweep.resumed));
-    } else if sweep.resumed == 0 && options.within.is_none() {
+    } else if options.within.is_none() {
         for FolderNotWritten { dir: there, why } in &left {
             sweep.say(&format!("{} stays as it is: {}", there.display(), why.join("; ")));
         }

@@ -120,7 +120,7 @@ pub fn add_times(cuts: &mut [Cut], time: &Prediction, speed: Option<Speed>) {
     }
 }
 
-/// By how much less is allocated at most without what a technique frees, and the most bytes of that at one time.
+/// By how much less is allocated at most without what a technique frees, and the most that blocks of which it frees anything have at one time.
 fn frees(facts: &Facts, loss: &Loss, technique: &Technique, is_half: bool) -> (i64, i64) {
     let kept = kept_of_blocks(facts);
     let needless =
@@ -134,7 +134,7 @@ fn frees(facts: &Facts, loss: &Loss, technique: &Technique, is_half: bool) -> (i
     };
     let copied = of_loss().filter(is_of_others).map(|block| block.bytes).max().filter(|_| !facts.trace.is_compiled());
     let read = copied.or_else(|| of_loss().map(|block| block.bytes).min()).unwrap_or(0);
-    let stays = stays_fp32(facts);
+    let stays = if technique.is_against(Source::CastActivations) { stays_fp32(facts) } else { HashSet::new() };
     let operator = |made| facts.operator(made).split('.').next().unwrap_or_default();
     let mut whole: HashMap<(bool, u32), usize> = HashMap::new();
     let mut changes: Vec<(usize, i64, i64)> = Vec::new();

@@ -70,7 +70,7 @@ pub enum Source {
     /// Where most products are not of half precision.
     Fp32Activations,
     Fp32Loss,
-    /// Of those what autocast keeps in half precision.
+    /// Of activations in fp32 what autocast keeps in half precision.
     CastActivations,
     /// Of repeated blocks, but for one of them.
     Blocks,

@@ -1,6 +1,6 @@
 """{
 "lora": {"group": "what is trained", "steps": true, "short": "only adapters are trained", "frees": {"gradients": 0.98, "optimizer_state": 0.98}, "changes": "training", "unless": ["no_products", "no_blocks", "distributed"], "line": "the model is frozen; matrices of rank 8 beside the linear layers of its repeated blocks are trained"},
-"qlora": {"group": "what is trained", "steps": true, "short": "only adapters train, on 4 bits", "frees": {"gradients": 0.98, "optimizer_state": 0.98, "weights": 0.7}, "changes": "training", "unless": ["no_products", "no_blocks", "distributed"], "line": "the same, with 4-bit weights in those layers (nf4 with double quantisation), if bitsandbytes is installed"}
+"qlora": {"group": "what is trained", "steps": true, "short": "adapters train, the rest in 4 bits", "frees": {"gradients": 0.98, "optimizer_state": 0.98, "weights": 0.7}, "changes": "training", "unless": ["no_products", "no_blocks", "distributed"], "line": "the same, with 4-bit weights in those layers (nf4 with double quantisation), if bitsandbytes is installed"}
 }"""
 
 import inspect
