@@ -291,25 +291,41 @@ void vramlab_dry_hold() {
   for (OnCard& card : own->cards) card.held = card.used;
 }
 
+namespace {
+
+struct Ending {
+  pid_t process;
+  char path[4200];
+} ending;
+
+void tell_status(int status) {
+  if (status == 0 || ending.process != getpid()) return;
+  const int file = open(ending.path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  if (file >= 0) dprintf(file, "%d %lld\n", status, time.tv_sec * 1'000'000'000ll + time.tv_nsec), close(file);
+}
+
+}  // namespace
+
 // Has a process that ends with another status than 0 leave that in a file of that name, as far as it ends by exit: by `sys.exit` of Python's. One that
 // was forked has another.
 void vramlab_dry_tell_status(const char* path) {
-  struct Ending {
-    pid_t process;
-    char path[4200];
-  };
-  static Ending ending;
   const bool is_known = ending.process != 0;
   ending.process = getpid();
   std::snprintf(ending.path, sizeof ending.path, "%s", path);
-  if (is_known) return;
+  if (!is_known) on_exit([](int status, void*) { tell_status(status); }, nullptr);
+}
+
+// Has exit be the end: what libraries give back of their own memory there takes longer than a small script. Called when Python begins to end, so that
+// this comes before what they have registered.
+void vramlab_dry_leave_at_exit() {
   on_exit(
       [](int status, void*) {
-        if (status == 0 || ending.process != getpid()) return;
-        const int file = open(ending.path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-        timespec time;
-        clock_gettime(CLOCK_MONOTONIC, &time);
-        if (file >= 0) dprintf(file, "%d %lld\n", status, time.tv_sec * 1'000'000'000ll + time.tv_nsec), close(file);
+        std::fflush(nullptr);
+        tell_status(status);
+        vramlab::occupancy::end();
+        _exit(status);
       },
       nullptr);
 }

@@ -32,3 +32,4 @@ void forked();
 // This process is stopped here, and a real one would go on: what it has now stays taken for those that run beside it.
 extern "C" void vramlab_dry_hold();
 extern "C" void vramlab_dry_tell_status(const char* path);
+extern "C" void vramlab_dry_leave_at_exit();

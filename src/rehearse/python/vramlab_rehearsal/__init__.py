@@ -16,13 +16,17 @@ import sys
 
 
 class _Source(importlib.machinery.SourceFileLoader):
-    """Reads what Python keeps of our files compiled, unless a full disk has cut it: Python itself never mends that."""
+    """Reads what Python keeps of our files compiled, unless a full disk has cut it: Python itself never mends that. It is kept in our own folder, where a
+    user's PYTHONDONTWRITEBYTECODE has nothing to say."""
 
     def get_code(self, name):
+        writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, False
         try:
             return super().get_code(name)
         except (EOFError, ValueError, TypeError):
             return self.source_to_code(self.get_data(self.path), self.path)
+        finally:
+            sys.dont_write_bytecode = writes_none
 
 
 class _Finder:

@@ -157,6 +157,13 @@ def tell_status(folder):
         simulated["libnvidia-ml.so.1"].vramlab_dry_tell_status(os.path.join(folder, "status").encode())
 
 
+@guarded("the end of a process")
+def leave_at_exit():
+    """Libraries are not unloaded when it ends: what they give back takes longer than many a script, and nobody would see it."""
+    if "libnvidia-ml.so.1" in simulated:
+        simulated["libnvidia-ml.so.1"].vramlab_dry_leave_at_exit()
+
+
 @guarded("the end of the record")
 def ended(enough_seen):
     if library is not None:

@@ -161,6 +161,7 @@ def _ended():
     _label_everything()
     device.ended(_stopped)
     device.close()
+    device.leave_at_exit()
 
 
 @guarded("labels")

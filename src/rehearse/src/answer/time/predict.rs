@@ -65,6 +65,11 @@ pub struct Prediction {
     pub total_device_seconds: f64,
     #[serde(skip)]
     pub total_launches: u64,
+    /// What of the host's time is the script's own work between launches, and what a step would take without it.
+    #[serde(skip)]
+    pub own_seconds: f64,
+    #[serde(skip)]
+    pub idle_seconds: f64,
     /// Of a script that makes no step: how many forward passes there were, and where it generates what comes before the first token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub passes: Option<usize>,
@@ -298,7 +303,14 @@ impl Prediction {
     /// What it takes for that which the script as it is does in a step, or forward pass.
     pub fn seconds_beside(&self, before: &Prediction) -> f64 {
         let of_all = self.is_of_all(before);
-        if of_all { before.step_seconds * self.total_seconds / before.total_seconds } else { self.step_seconds }
+        if of_all { before.step_seconds * self.total_seconds / before.total_seconds } else { self.with_own_work_of(before) }
+    }
+
+    /// With the script's own work as long as it was before, where it is about as long: another run of the same work takes this machine another time.
+    fn with_own_work_of(&self, before: &Prediction) -> f64 {
+        let more = before.own_seconds / self.own_seconds;
+        let is_same = 2.0 / 3.0 < more && more < 1.5;
+        self.idle_seconds + (self.step_seconds - self.idle_seconds) * if is_same { more } else { 1.0 }
     }
 
     /// Beside the script as it is; a change of layout has a band of its own.
@@ -314,7 +326,7 @@ impl Prediction {
                 self.total_launches as f64 / before.total_launches.max(1) as f64,
             ],
             false => [
-                self.step_seconds / before.step_seconds,
+                self.with_own_work_of(before) / before.step_seconds,
                 self.device_seconds / before.device_seconds,
                 self.launches as f64 / before.launches.max(1) as f64,
             ],
@@ -540,6 +552,8 @@ struct TimedStep<'a> {
     taken: Vec<OperatorTime>,
     clock: f64,
     turns: Vec<Turn>,
+    /// What of the host's time is the script's own work, after each.
+    own_work: Vec<f64>,
 }
 
 impl<'a> TimedStep<'a> {
@@ -554,13 +568,11 @@ impl<'a> TimedStep<'a> {
         let mut taken: Vec<OperatorTime> = works.iter().map(|work| device.takes(work)).collect();
         let clock = power_limited(card, works, &taken);
         taken.iter_mut().filter(|one| one.limit == Limit::Compute).for_each(|one| one.seconds /= clock);
-        let turns = (0..works.len())
-            .map(|at| {
-                let nanoseconds = works[at].host_nanoseconds.min(if alike { before[at].host_nanoseconds } else { u64::MAX });
-                turn(works[at], stretch.first, host.seconds(works[at], nanoseconds), taken[at].seconds)
-            })
-            .collect();
-        Ok(TimedStep { stretch, device, host, taken, clock, turns })
+        let nanoseconds = |at: usize| works[at].host_nanoseconds.min(if alike { before[at].host_nanoseconds } else { u64::MAX });
+        let own_work = (0..works.len()).map(|at| host.between(nanoseconds(at))).collect();
+        let turn_of = |at: usize| turn(works[at], stretch.first, host.seconds(works[at], nanoseconds(at)), taken[at].seconds);
+        let turns = (0..works.len()).map(turn_of).collect();
+        Ok(TimedStep { stretch, device, host, taken, clock, turns, own_work })
     }
 
     /// What the card's own units do, of these turns.
@@ -642,9 +654,10 @@ pub fn play_ranks(traces: &[&Trace], card: &Card, steps: u32, host_factor: Optio
 /// Why there is none: the card has no figures of speed, or no step ended.
 pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>) -> Result<Prediction, String> {
     let timed = TimedStep::of(trace, card, steps, host_factor)?;
-    let TimedStep { stretch, device, host, clock, turns, .. } = &timed;
+    let TimedStep { stretch, device, host, clock, turns, own_work, .. } = &timed;
     let played = play(&[turns], true);
     let step_seconds = played.step_seconds();
+    let without_own_work: Vec<Turn> = turns.iter().zip(own_work).map(|(turn, own)| Turn { host: turn.host - own, ..*turn }).collect();
     let of_step: Vec<(f64, f64)> = played.spans(0).collect();
     let communication = timed.communication(card, &of_step);
     // Of a rehearsal that was kept before what ranks move was seen.
@@ -705,6 +718,8 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>)
         },
         total_device_seconds: stretch.seen.iter().map(|work| device.takes(work).seconds).sum(),
         total_launches: stretch.seen.iter().map(|work| u64::from(work.launches)).sum(),
+        own_seconds: own_work.iter().sum(),
+        idle_seconds: steady(&without_own_work, true),
         passes: stretch.all.map(|(passes, _)| passes),
         prefill_seconds: stretch.prefill,
         samples: known(samples),
