@@ -728,6 +728,7 @@ fn is_equal(one: &Answer, other: &Answer) -> bool {
 /// one's that is not 0; with `--gpu all` it is 0 where a card is large enough.
 fn several(options: &RehearseOptions, rehearsals: &[Rehearsal]) -> Result<u8> {
     let is_all = options.run.gpu.iter().any(|name| name == ALL);
+    let rehearsals = Rehearsal::all_in_copies(rehearsals)?;
     let shared = |card: &Card| (is_all.then_some(card.capability), (!is_all).then(|| card.kind()));
     let groups = grouped(rehearsals.iter().enumerate().map(|(at, one)| (shared(&one.card), at)));
     let (count, mut answers, mut left_out, mut interrupted) = (groups.len(), Vec::new(), Vec::new(), None);

@@ -94,9 +94,7 @@ impl TriedTime {
 pub fn fit(rehearsals: &[Rehearsal], of: Dimension, template: &FlagTemplate) -> Result<Vec<Fit>> {
     // A rehearsal keeps about one core at work.
     let cores = thread::available_parallelism().map_or(1, usize::from).min(rehearsals.len());
-    let [first, ..] = rehearsals else { return Ok(Vec::new()) };
-    let zygotes = first.in_copies()?.zygotes;
-    let rehearsals: Vec<Rehearsal> = rehearsals.iter().map(|one| Rehearsal { zygotes: zygotes.clone(), ..one.clone() }).collect();
+    let rehearsals = Rehearsal::all_in_copies(rehearsals)?;
     of_each(&rehearsals, cores, |_, rehearsal| on_card(rehearsal, of, template)).into_iter().collect()
 }
 

@@ -300,6 +300,16 @@ impl Rehearsal {
         Ok(Self { zygotes: self.zygotes.clone().map_or_else(own, |shared| Ok(Some(shared)))?, ..self.clone() })
     }
 
+    /// Several, in copies of one process.
+    ///
+    /// # Errors
+    /// As of one.
+    pub fn all_in_copies(rehearsals: &[Self]) -> Result<Vec<Self>> {
+        let Some(first) = rehearsals.first() else { return Ok(Vec::new()) };
+        let zygotes = first.in_copies()?.zygotes;
+        Ok(rehearsals.iter().map(|one| Self { zygotes: zygotes.clone(), ..one.clone() }).collect())
+    }
+
     /// The same on a card that is large enough for anything.
     pub(crate) fn on_a_large_card(&self) -> Self {
         Self { card: self.card.with_memory(LARGE), ..self.clone() }
