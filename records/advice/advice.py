@@ -1,6 +1,7 @@
 """What the answer advises beside what `--what-if` finds when it tries everything: eight programs of different kinds, rehearsed for an H100.
 
     advice.py --vramlab PROGRAM [--python PYTHON] [NAME...]    adds to rows.csv, a row for each technique that is advised or among what-if's first three
+    advice.py                                                  says of each program in rows.csv the first three kinds of both, of those that both know
 
 The advice is estimated from one rehearsal; what-if rehearses each technique. `place` is what-if's place among techniques by themselves that save a
 twentieth of what the program needs or more, one of a kind; empty where it is not among them. Both save bytes of what the program needs.
@@ -32,10 +33,15 @@ def ask(options, name, *flags):
         return json.loads(answer.read_text())
 
 
-def groups():
-    """Of alternatives the first counts: techniques of one group, by the headers of their files."""
+def heads():
+    """What stands in the heads of the techniques' files."""
     headers = (ast.get_docstring(ast.parse(path.read_text()), clean=False) or "" for path in sorted(TECHNIQUES.glob("*.py")))
-    return {name: of["group"] for header in headers if header.startswith("{") for name, of in json.loads(header).items()}
+    return {name: of for header in headers if header.startswith("{") for name, of in json.loads(header).items()}
+
+
+def groups():
+    """Of alternatives the first counts: techniques of one group."""
+    return {name: of["group"] for name, of in heads().items()}
 
 
 def rows_of(options, name):
@@ -58,12 +64,32 @@ def rows_of(options, name):
                "saved": row.get("saved"), "longer": one.get("longer"), "longer_tried": (row.get("predicted_change") or {}).get("share")}
 
 
+def first_three(rows, key, knows, group_of):
+    """By `advised` or `place` the kinds of techniques of which the other knows something."""
+    of_both = sorted((int(row[key]), group_of.get(row["technique"], row["technique"])) for row in rows if row[key] and knows(row))
+    return [group for _, group in of_both][:3]
+
+
+def agreement():
+    group_of, estimated = groups(), {name for name, of in heads().items() if of.get("frees")}
+    rows = list(csv.DictReader((HERE / "rows.csv").open()))
+    for name in NAMES:
+        own = [row for row in rows if row["program"] == name]
+        # What was tried has a saving; an order of fewer is compared as far as it goes.
+        advised = first_three(own, "advised", lambda row: row["saved"], group_of)
+        tried = first_three(own, "place", lambda row: row["technique"] in estimated, group_of)
+        known = min(len(advised), len(tried))
+        print(f"{name:14} {'agree' if advised[:known] == tried[:known] else 'differ':7} advised: {', '.join(advised)}; tried: {', '.join(tried)}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vramlab", required=True)
+    parser.add_argument("--vramlab")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args()
+    if not options.vramlab:
+        return agreement()
     path = HERE / "rows.csv"
     rows = list(csv.DictReader(path.open())) if path.exists() else []
     for name in options.names or NAMES:

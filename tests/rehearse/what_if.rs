@@ -732,6 +732,26 @@ for epoch in range(2):
     print(float(total))
 ";
 
+/// What a script computes on the host takes each run another time.
+#[test]
+fn how_long_a_scripts_own_work_takes_in_another_run_is_no_change_by_a_technique() {
+    let scene = Scene::new(
+        "
+import os, torch
+net = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(4):
+    sum(range(1_000_000 + 40_000 * (os.getpid() % 10)))
+    net(torch.ones(64, 64, device='cuda')).sum().backward(); optimizer.step(); optimizer.zero_grad()
+",
+    );
+    let (output, rows) = scene.ask(&["rehearse", "--what-if", "--only", "autocast-bf16,bf16-weights,for-loop"], &[]);
+    for row in rows.as_array().unwrap() {
+        let share = row["predicted_change"]["share"].as_f64();
+        assert!(share.is_some_and(|share| share.abs() < 0.05), "{row} {}", said(&output));
+    }
+}
+
 #[test]
 fn an_evaluation_that_keeps_graphs_is_rehearsed_without_them() {
     let scene = Scene::new(EVALUATES);

@@ -344,6 +344,8 @@ PyObject* (*item)(PyObject*, const char*);
 PyObject* (*run_text)(const char*, int, PyObject*, PyObject*, void*);
 PyObject* (*run_file)(FILE*, const char*, int, PyObject*, PyObject*, int, void*);
 PyObject* (*add_module)(const char*);
+PyObject* (*import_module)(const char*);
+PyObject* (*call_method)(PyObject*, const char*, const char*, ...);
 PyObject* (*names_of)(PyObject*);
 void (*clear_error)();
 void (*fetch_error)(PyObject**, PyObject**, PyObject**);
@@ -404,22 +406,30 @@ void begin_python() {
   _exit(2);
 }
 
-// Waits to be copied, and in a copy runs the script, as Python does.
+// Waits to be copied, and in a copy runs the script, the module or the text, as Python does.
 constexpr char kWait[] = R"(
 with open(f"{folder}/python/vramlab_rehearsal/zygote.py", encoding="utf-8") as file:
     exec(compile(file.read(), file.name, "exec"))
-script = wait(folder, int(owner))
+script, module, text = wait(folder, int(owner))
 )";
 [[noreturn]] void wait_to_be_copied() {
   PyObject* names = new_dictionary();
   set_item(names, "folder", new_text(setting("VRAMLAB_REHEARSAL_LIBRARIES")));
   set_item(names, "owner", new_text(setting("VRAMLAB_WAITS")));
   if (!run_text(kWait, kFileInput, names, names, nullptr)) _exit(2);
-  const char* script = utf8(item(names, "script"));
+  const char *script = utf8(item(names, "script")), *module = utf8(item(names, "module")), *text = utf8(item(names, "text"));
   PyObject* main = names_of(add_module("__main__"));
-  FILE* file = fopen(script, "rb");
-  PyObject *kind = nullptr, *raised = nullptr, *trace = nullptr;
-  if (!file || !run_file(file, script, kFileInput, main, main, 1, nullptr)) {
+  PyObject *kind = nullptr, *raised = nullptr, *trace = nullptr, *result = nullptr;
+  if (*module) {
+    PyObject* runpy = import_module("runpy");
+    result = runpy ? call_method(runpy, "_run_module_as_main", "si", module, 1) : nullptr;
+  } else if (*script) {
+    FILE* file = fopen(script, "rb");
+    result = file ? run_file(file, script, kFileInput, main, main, 1, nullptr) : nullptr;
+  } else {
+    result = run_text(text, kFileInput, main, main, nullptr);
+  }
+  if (!result) {
     fetch_error(&kind, &raised, &trace);
     normalize_error(&kind, &raised, &trace);
     if (raised && trace) set_trace(raised, trace);
@@ -462,7 +472,7 @@ void follow_python() {
     return;
   }
   const bool waits = !preload && find(item, "PyDict_GetItemString") && find(run_file, "PyRun_FileExFlags") && find(none, "_Py_NoneStruct") &&
-      find(add_module, "PyImport_AddModule") && find(names_of, "PyModule_GetDict") && find(fetch_error, "PyErr_Fetch") &&
+      find(add_module, "PyImport_AddModule") && find(import_module, "PyImport_ImportModule") && find(call_method, "PyObject_CallMethod") && find(names_of, "PyModule_GetDict") && find(fetch_error, "PyErr_Fetch") &&
       find(normalize_error, "PyErr_NormalizeException") && find(set_trace, "PyException_SetTraceback");
   if (waits) add(audit, nullptr);
   if (!preload) return;

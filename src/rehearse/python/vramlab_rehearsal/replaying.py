@@ -62,7 +62,7 @@ def _sizes(request, number):
 def _needed(request):
     """For each course, in order of what they reserved, the fewest bytes with which it comes to its end: None where that is no more than
     another's and not each is asked for. And of the first what it reserves with expandable segments, and with one memory pool for all of its own,
-    where that is asked."""
+    where that is asked; with expandable segments, too, by how many bytes less it would come to its end, to a half per cent of what it needs."""
     courses = [_Course(course) for course in request["courses"]]
     most, needs = 0, []
     for course, each in zip(courses, request["courses"]):
@@ -77,20 +77,25 @@ def _needed(request):
         low, high = each["allocated"] // PAGE - 1, -(-each["reserved"] // PAGE)
         needs.append((_last(low, high, is_too_small) + 1) * PAGE)
         most = max(most, needs[-1])
-    one_pool = expandable = None
+    one_pool = expandable = saved = None
     if request["one_pool"]:
         one_pool = _Course(request["one_pool"]).reserved(request["one_pool"]["sizes"], LARGE)
     if request["expandable"]:
         # Alone: a limit of what may be split that the script has set is none then.
         _checked(_library().vl_set_allocator(b"expandable_segments:True,max_split_size_mb:1048576"))
         # A segment reserves addresses for more than the whole card, in each memory pool: of a card without bounds there are not enough.
-        expandable = courses[0].reserved(request["courses"][0]["sizes"], 2 * needs[0] + (1 << 30))
-    return [needs, expandable, one_pool]
+        each, most = request["courses"][0], needs[0] // PAGE
+        expandable = courses[0].reserved(each["sizes"], 2 * needs[0] + (1 << 30))
+        low = each["allocated"] // PAGE - 1
+        # What would free less than a fiftieth is of no interest.
+        if most - low > most // 50:
+            saved = (most - 1 - _last(low, most, lambda pages: courses[0].reserved(each["sizes"], pages * PAGE) is None, most // 200)) * PAGE
+    return [needs, expandable, saved, one_pool]
 
 
-def _last(low, high, holds):
-    """The last number of which something holds: it does of `low` and does not of `high`."""
-    while high - low > 1:
+def _last(low, high, holds, close=1):
+    """The last number of which something holds, or one that is less than `close` before it: it does of `low` and does not of `high`."""
+    while high - low > max(close, 1):
         middle = (low + high) // 2
         if holds(middle):
             low = middle

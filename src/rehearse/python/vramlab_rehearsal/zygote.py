@@ -26,6 +26,8 @@ import types
 # What may change before torch is imported: nothing reads it there.
 _READ_LATER = {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TOKENIZERS_PARALLELISM", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 _IDLE_SECONDS = 60
+# Of a module and of a text.
+_NO_FILE = ("-m", "-c")
 
 
 def wait(libraries, owner):
@@ -114,7 +116,11 @@ def _finds_the_same(asked):
     """Whether modules that torch has imported would not be found in the script's folder instead."""
     _, folder, (_, script, *_), _ = asked
     try:
-        names = os.listdir(os.path.dirname(os.path.realpath(os.path.join(folder, script))))
+        if script not in _NO_FILE:
+            script = os.path.realpath(os.path.join(folder, script))
+            os.close(os.open(script, os.O_RDONLY))
+            folder = os.path.dirname(script)
+        names = os.listdir(folder)
     except OSError:
         return False
     return not {name.split(".")[0] for name in names} & {name.split(".")[0] for name in sys.modules}
@@ -151,13 +157,15 @@ def _become(of_import, pages, files, folder, words, environment):
     torch = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "torch"}
     for name in torch:
         del sys.modules[name]
-    sys.orig_argv, sys.argv = words, words[1:]
+    has_file = words[1] not in _NO_FILE
+    sys.orig_argv, sys.argv = words, words[1:] if has_file else [words[1], *words[3:]]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__dict__.update(__annotations__={}, __builtins__=__builtins__, __loader__=importlib.machinery.BuiltinImporter)
     # As Python 3.9 and newer have it.
-    script = os.path.join(os.getcwd(), words[1])
-    main.__dict__.update(__file__=script, __cached__=None, __annotations__={}, __builtins__=__builtins__)
-    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", script)
-    sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
+    script = os.path.join(os.getcwd(), words[1]) if has_file else ""
+    if has_file:
+        main.__dict__.update(__file__=script, __cached__=None, __loader__=importlib.machinery.SourceFileLoader("__main__", script))
+    sys.path.insert(0, os.path.dirname(os.path.realpath(script)) if has_file else {"-m": os.getcwd(), "-c": ""}[words[1]])
     # The guard is another process from here on.
     ctypes.PyDLL(None).vramlab_start_again()
     for name, value in (("VRAMLAB_REHEARSAL_OWNER", None), ("CUDA_VISIBLE_DEVICES", "vramlab")):
@@ -169,7 +177,7 @@ def _become(of_import, pages, files, folder, words, environment):
     for begin, length in pages:
         madvise(begin, length, 22)
     sys.meta_path.insert(0, _Imported(torch, of_import))
-    return script
+    return script, *(words[2] if words[1] == flag else "" for flag in _NO_FILE)
 
 
 class _Imported:

@@ -7,7 +7,8 @@
 //! 1. What pins more than half of the host's memory comes last, before it what changes what is trained or in which numbers that is kept, and
 //!    before that what needs more cards, a compiler, or flags of the command.
 //! 2. For a job that does not fit: what makes it fit comes first, by the time that it costs.
-//! 3. Of all others: what costs no time comes first, by what it frees; then by what is freed for each per cent of a longer step.
+//! 3. Of all others: what costs no time comes first, by what it frees to a tenth, and of as much what takes less time; then by what is freed for each
+//!    per cent of a longer step.
 //!
 //! Of a group of alternatives the first counts. What frees less than a twentieth of what the job needs is none, nor what the script has.
 
@@ -60,19 +61,22 @@ pub struct Merit {
 }
 
 /// The place in the order; less comes first.
-pub type Place = (bool, bool, bool, bool, i64, i64);
+pub type Place = (bool, bool, bool, bool, i64, i64, i64);
 
 impl Merit {
     pub fn place(&self) -> Place {
         let is_free = self.longer.is_some_and(|longer| longer < FREE);
         let percent = self.longer.map_or(1e6, |longer| (longer * 100.0).max(1.0));
+        // Steps of a tenth.
+        let about = (self.frees.max(1) as f64).log(1.1).round() as i64;
+        let thousandth = self.longer.map_or(0, |longer| (longer * 1e3).round() as i64);
         let (first, then) = match (self.makes_it_fit, is_free) {
-            (true, true) => (0, -self.frees),
-            (true, false) => (percent.round() as i64, -self.frees),
-            (false, true) => (i64::MIN, -self.frees),
+            (true, true) => (0, -about),
+            (true, false) => (percent.round() as i64, -about),
+            (false, true) => (i64::MIN, -about),
             (false, false) => ((-(self.frees as f64) / percent) as i64, 0),
         };
-        (self.pins_too_much, self.changes >= Changes::Numbers, self.needs_more, !self.makes_it_fit, first, then)
+        (self.pins_too_much, self.changes >= Changes::Numbers, self.needs_more, !self.makes_it_fit, first, then, thousandth)
     }
 }
 
@@ -162,6 +166,9 @@ fn frees(facts: &Facts, loss: &Loss, technique: &Technique, is_half: bool) -> (i
             // Those of the loss are wanted back at once.
             Source::LargeActivations => is_kept && block.bytes >= 1 << 20,
             Source::Blocks => is_kept && kept.as_ref().is_some_and(|kept| kept.is_freed(facts, block)),
+            Source::BlocksInPart => {
+                is_kept && kept.as_ref().is_some_and(|kept| kept.is_freed(facts, block) && !kept.products.contains(&block.made()))
+            }
             Source::Gradients => part == Part::Gradients,
             Source::OptimizerState => part == Part::OptimizerState,
             Source::Weights => part == Part::Weights,
@@ -213,6 +220,8 @@ struct Kept {
     /// Of the block that is at work, and of each what the next one reads.
     last: String,
     results: HashSet<usize>,
+    /// What selective checkpoints keep: of each block every second product's result, the first one's first, and attention's.
+    products: HashSet<usize>,
 }
 
 /// The block that a module is in: its path up to the first number.
@@ -237,15 +246,28 @@ impl Kept {
 
 fn kept_of_blocks(facts: &Facts) -> Option<Kept> {
     let mut results: HashMap<(&str, u32), usize> = HashMap::new();
-    let mut last = None;
-    let is_kept = |block: &&MemoryBlock| block.category == Category::Activations && facts.made(block).phase == Phase::Forward;
-    for block in facts.blocks().filter(is_kept) {
-        if let Some(of) = Kept::block_of(facts, block) {
-            results.insert((of, facts.made(block).step), block.made());
+    let (mut last, mut counts, mut products) = (None, HashMap::<(&str, u32), usize>::new(), HashSet::new());
+    let mut of_forward: Vec<&MemoryBlock> = facts.blocks().filter(|block| facts.made(block).phase == Phase::Forward).collect();
+    of_forward.sort_by_key(|block| block.made());
+    for block in of_forward {
+        let Some(of) = Kept::block_of(facts, block) else { continue };
+        let (made, step) = (block.made(), facts.made(block).step);
+        let operator = facts.operator(facts.made(block)).split('.').next().unwrap_or_default();
+        if ["aten::mm", "aten::addmm", "aten::bmm"].contains(&operator) {
+            let count = counts.entry((of, step)).or_default();
+            *count += 1;
+            if *count % 2 == 1 {
+                products.insert(made);
+            }
+        } else if operator.starts_with("aten::_scaled_dot_product") {
+            products.insert(made);
+        }
+        if block.category == Category::Activations {
+            results.insert((of, step), made);
             last = Some(of);
         }
     }
-    Some(Kept { last: last?.to_string(), results: results.into_values().collect() })
+    Some(Kept { last: last?.to_string(), results: results.into_values().collect(), products })
 }
 
 /// Of logits for which the product can be put into the loss.
@@ -354,12 +376,11 @@ fn never_longer(technique: &Technique) -> Option<f64> {
 /// How much longer a step takes, roughly.
 fn longer(technique: &Technique, moves: i64, time: &Prediction, speed: Option<Speed>) -> Option<f64> {
     let step = time.step_seconds.max(1e-9);
+    // What is computed again takes the card and the host longer, of which one waits for the other.
     let again = technique.again.map_or(0.0, |again| {
-        let all: f64 = time.modules.iter().map(|module| module.seconds).sum();
-        let of_blocks: f64 = time.modules.iter().filter(|module| module.module.contains(".*")).map(|module| module.seconds).sum();
-        let forward = time.phases.iter().find(|phase| phase.phase == Phase::Forward.name());
-        let forward = forward.map_or(0.0, |phase| phase.device_seconds.max(phase.host_seconds));
-        again * forward * if all > 0.0 { of_blocks / all } else { 1.0 } / step
+        let [card, host] = if technique.is_against(Source::BlocksInPart) { time.blocks_in_part } else { time.blocks };
+        let before = time.device_seconds.max(time.host_seconds);
+        ((time.device_seconds + again * card).max(time.host_seconds + again * host) - before) / step
     });
     match technique.time {
         TimeKind::Same => Some(again),
@@ -367,7 +388,7 @@ fn longer(technique: &Technique, moves: i64, time: &Prediction, speed: Option<Sp
             let all: f64 = time.kernels.iter().map(|kernel| kernel.seconds).sum();
             let halved = time.kernels.iter().map(|kernel| kernel.seconds / if kernel.bound_by == "compute" { 2.0 } else { 1.7 });
             let device = time.device_seconds * if all > 0.0 { halved.sum::<f64>() / all } else { 1.0 };
-            Some(device.max(time.host_seconds).min(step) / step - 1.0)
+            Some((device.max(time.host_seconds + time.conversions) - time.device_seconds.max(time.host_seconds)) / step)
         }
         TimeKind::Host => {
             // Where it is tried, kernels hide little of it.

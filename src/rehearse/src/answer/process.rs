@@ -99,6 +99,9 @@ pub struct Fragmentation {
     pub reserved_beyond_allocated: i64,
     /// Most reserved with `expandable_segments:True` alone; none where that is set already, or was not asked for.
     pub reserved_if_expandable: Option<i64>,
+    /// By how much less memory would do with them.
+    #[serde(skip)]
+    pub saved_if_expandable: Option<i64>,
 }
 
 /// Parameters, buffers and optimizer state, when there was most of them.
@@ -148,7 +151,7 @@ fn on_device(facts: &Facts) -> ProcessAnswer {
         peak_reserved: most.reserved,
         peak: peak(facts),
         phases: phases(facts),
-        fragmentation: Fragmentation { reserved_beyond_allocated: most.reserved - most.allocated, reserved_if_expandable: None },
+        fragmentation: Fragmentation { reserved_beyond_allocated: most.reserved - most.allocated, reserved_if_expandable: None, saved_if_expandable: None },
         placeholders: placeholders(trace),
         uncounted: uncounted(trace),
         out_of_memory: ran_out.map(|event| OutOfMemory {

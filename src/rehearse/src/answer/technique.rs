@@ -74,6 +74,8 @@ pub enum Source {
     CastActivations,
     /// Of repeated blocks, but for one of them.
     Blocks,
+    /// The same without every second product's result and attention's.
+    BlocksInPart,
     Gradients,
     OptimizerState,
     Weights,

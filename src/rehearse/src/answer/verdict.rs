@@ -220,7 +220,9 @@ impl Answer {
         let Some(worst) = self.processes.first_mut() else { return };
         // What lies in pools is no fragmentation.
         let saves = |one: OnePool| needs.expandable.is_none_or(|expandable| one.reserved < expandable);
-        worst.fragmentation.reserved_if_expandable = needs.expandable.filter(|_| !needs.pools.is_some_and(saves));
+        let is_pooled = needs.pools.is_some_and(saves);
+        worst.fragmentation.reserved_if_expandable = needs.expandable.filter(|_| !is_pooled);
+        worst.fragmentation.saved_if_expandable = needs.saved_if_expandable.filter(|_| !is_pooled);
         if let Some(one) = needs.pools {
             let ran_out = self.verdict == RehearsalVerdict::DoesNotFit;
             let reserved = if ran_out { needs.least - (needs.contexts * card.context).cast_signed() } else { worst.peak_reserved };
@@ -265,16 +267,8 @@ impl Answer {
             advice::add_times(&mut cuts, time, sim::cards::Speed::of_gpu(&self.gpu.name));
         }
         let needs = self.needs_at_least.unwrap_or(account.total);
-        // Where memory is short expandable segments keep next to nothing that no tensor has; what others keep is given back there, too.
-        if worst.fragmentation.reserved_if_expandable.is_some() {
-            const KEPT: i64 = 32 << 20;
-            let tensors = account.rows.iter().filter(|row| row.part != super::Part::Cached).map(|row| row.bytes).sum::<i64>();
-            let more = if fitting.is_some() { 0 } else { worst.peak_allocated - worst.account.tensors() };
-            let frees = needs - tensors - more.max(0) - KEPT;
-            // Of graphs' pools the allocator alone knows.
-            let has_pools = account.bytes(super::Part::GraphPools) > 0;
-            let of_pools = worst.fragmentation.reserved_if_expandable.filter(|_| has_pools && fitting.is_none());
-            advice::add_fragmentation(&mut cuts, of_pools.map_or(frees, |reserved| worst.peak_reserved - reserved));
+        if let Some(frees) = worst.fragmentation.saved_if_expandable {
+            advice::add_fragmentation(&mut cuts, frees);
         }
         let host_memory = self.host.as_ref().map_or(0, |host| host.host);
         // Where memory ran out and no larger run is known, what was there says nothing of what is needed.

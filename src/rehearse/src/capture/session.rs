@@ -128,6 +128,9 @@ pub struct Needs {
     pub contexts: u64,
     /// What would be reserved with expandable segments, where they are not used already.
     pub expandable: Option<i64>,
+    /// By how much less would do with them; none where that is next to nothing.
+    #[serde(default)]
+    pub saved_if_expandable: Option<i64>,
     #[serde(default)]
     pub pools: Option<OnePool>,
 }

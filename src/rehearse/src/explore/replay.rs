@@ -162,7 +162,7 @@ pub fn needed(rehearsal: &Rehearsal, processes: &[ProcessAnswer], traces: &[Trac
         expandable: has_limit || !is_expandable,
         one_pool: (pools > 1).then_some(&one_pool),
     };
-    let (needs, expandable, in_one_pool): (Vec<Option<i64>>, Option<i64>, Option<i64>) =
+    let (needs, expandable, saved_if_expandable, in_one_pool): (Vec<Option<i64>>, Option<i64>, Option<i64>, Option<i64>) =
         first.asked(rehearsal, "needed", &asked)?;
     let most = needs.iter().flatten().max().copied().unwrap_or(0);
     let least_of = |of: &OnCard| {
@@ -184,7 +184,7 @@ pub fn needed(rehearsal: &Rehearsal, processes: &[ProcessAnswer], traces: &[Trac
     };
     let (least, contexts) = cards.iter().map(of_card).max().unwrap_or((most + rehearsal.card.context.cast_signed(), 1));
     let pools = in_one_pool.map(|reserved| OnePool { pools, reserved });
-    Ok(Needs { least, contexts, expandable, pools })
+    Ok(Needs { least, contexts, expandable, saved_if_expandable, pools })
 }
 
 /// The least memory with which a course comes to its end whose sizes are linear in the memory that the allocator has, by those on two cards; of none

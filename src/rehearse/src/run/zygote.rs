@@ -87,9 +87,11 @@ impl Zygotes {
     pub fn copy(&self, command: &Command, files: &[OwnedFd; 3]) -> Option<Copied> {
         let words: Vec<OsString> = [command.get_program()].into_iter().chain(command.get_args()).map(OsStr::to_owned).collect();
         let is_python = Path::new(&words[0]).file_name().is_some_and(|name| name.as_bytes().starts_with(b"python"));
-        let script = words.get(1).filter(|script| script.as_bytes().ends_with(b".py") && !script.as_bytes().starts_with(b"-"))?;
+        let first = words.get(1)?;
+        let is_script = first.as_bytes().ends_with(b".py") && !first.as_bytes().starts_with(b"-") && Path::new(first).is_file();
+        let is_other = words.len() > 2 && (first == "-m" || first == "-c");
         let is_unfit = self.unfit.lock().unwrap_or_else(PoisonError::into_inner).contains(&words);
-        if !is_python || is_unfit || !Path::new(script).is_file() {
+        if !is_python || is_unfit || !(is_script || is_other) {
             return None;
         }
         self.copied(command, words, files).ok().flatten()

@@ -36,6 +36,12 @@ const WHOLE_LAUNCH: f64 = 20e-6;
 /// is as much this machine's, and says something else each time. Between them it grows, so that a little more is not a whole step's time more.
 const OWN_WORK: f64 = 5e-3;
 
+/// What autocast converts for each product of a forward pass: its weight and the weight's gradient; and where norms give fp32 biases, too, and what
+/// is multiplied.
+const CONVERSIONS: [f64; 2] = [2.0, 6.0];
+/// Norms that autocast leaves in fp32.
+const IN_FP32: [&str; 3] = ["aten::native_group_norm", "aten::native_layer_norm", "aten::rsqrt"];
+
 /// Share of the predictions whose real value the interval is to hold.
 const COVERAGE: f64 = 0.8;
 
@@ -65,11 +71,19 @@ pub struct Prediction {
     pub total_device_seconds: f64,
     #[serde(skip)]
     pub total_launches: u64,
-    /// What of the host's time is the script's own work between launches, and what a step would take without it.
+    /// What of the host's time is the script's own work between launches; and steps by how long that is, from none to half as long again.
     #[serde(skip)]
     pub own_seconds: f64,
     #[serde(skip)]
-    pub idle_seconds: f64,
+    pub steps_by_own: Vec<(f64, f64)>,
+    /// What autocast converts in a forward pass and after it takes of the host: what each product and convolution reads.
+    #[serde(skip)]
+    pub conversions: f64,
+    /// What the card and the host take for the forward pass of repeated blocks, and for what selective checkpoints compute again of it.
+    #[serde(skip)]
+    pub blocks: [f64; 2],
+    #[serde(skip)]
+    pub blocks_in_part: [f64; 2],
     /// Of a script that makes no step: how many forward passes there were, and where it generates what comes before the first token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub passes: Option<usize>,
@@ -308,9 +322,12 @@ impl Prediction {
 
     /// With the script's own work as long as it was before, where it is about as long: another run of the same work takes this machine another time.
     fn with_own_work_of(&self, before: &Prediction) -> f64 {
-        let more = before.own_seconds / self.own_seconds;
-        let is_same = 2.0 / 3.0 < more && more < 1.5;
-        self.idle_seconds + (self.step_seconds - self.idle_seconds) * if is_same { more } else { 1.0 }
+        let own = before.own_seconds;
+        let segment = self.steps_by_own.windows(2).find(|ends| ends[0].0 < own && own <= ends[1].0);
+        match segment {
+            Some(&[(less, short), (more, long)]) if own > 0.6 * self.own_seconds => short + (long - short) * (own - less) / (more - less),
+            _ => self.step_seconds,
+        }
     }
 
     /// Beside the script as it is; a change of layout has a band of its own.
@@ -657,7 +674,12 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>)
     let TimedStep { stretch, device, host, clock, turns, own_work, .. } = &timed;
     let played = play(&[turns], true);
     let step_seconds = played.step_seconds();
-    let without_own_work: Vec<Turn> = turns.iter().zip(own_work).map(|(turn, own)| Turn { host: turn.host - own, ..*turn }).collect();
+    let own_seconds: f64 = own_work.iter().sum();
+    let with_own_work = |share: f64| {
+        let turns: Vec<Turn> = turns.iter().zip(own_work).map(|(turn, own)| Turn { host: turn.host + (share - 1.0) * own, ..*turn }).collect();
+        (share * own_seconds, steady(&turns, true))
+    };
+    let shares: &[f64] = if own_seconds > 0.0 { &[0.5, 0.7, 0.85, 1.0, 1.2, 1.5] } else { &[] };
     let of_step: Vec<(f64, f64)> = played.spans(0).collect();
     let communication = timed.communication(card, &of_step);
     // Of a rehearsal that was kept before what ranks move was seen.
@@ -699,6 +721,16 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>)
     let timed_share = timed_seconds / device_seconds.max(f64::MIN_POSITIVE);
     let made_of = made_of(&taken);
     let (low, high) = interval(made_of, records, host_band, &unrecorded, timed_share);
+    // Where no module is known, of the whole pass.
+    let has_modules = works.iter().any(|work| work.module != 0);
+    let is_again = |work: &Work| work.phase == Phase::Forward && (!has_modules || module_of(trace, work).contains(".*"));
+    let again = |share: &dyn Fn(WorkKind) -> f64| {
+        let all = (0..works.len()).filter(|at| is_again(works[*at])).map(|at| (share(works[at].kind), taken[at].seconds, own_turns[at].host));
+        all.fold([0.0, 0.0], |[card, host], (share, seconds, of_host)| [card + share * seconds, host + share * of_host])
+    };
+    let has_fp32 = works.iter().any(|work| IN_FP32.contains(&operator_of(trace, work).split('.').next().unwrap_or_default()));
+    let is_product = |work: &&&Work| work.phase == Phase::Forward && matches!(work.kind, WorkKind::Matmul | WorkKind::Convolution) && work.batch <= 1;
+    let conversions = CONVERSIONS[usize::from(has_fp32)] * WHOLE_LAUNCH * works.iter().filter(is_product).count() as f64;
     let (samples, tokens) = stretch.batch;
     let known = |count: u64| (count > 0).then_some(count);
     let replicas = trace.process.rank.map(|_| trace.replicas);
@@ -718,8 +750,15 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>)
         },
         total_device_seconds: stretch.seen.iter().map(|work| device.takes(work).seconds).sum(),
         total_launches: stretch.seen.iter().map(|work| u64::from(work.launches)).sum(),
-        own_seconds: own_work.iter().sum(),
-        idle_seconds: steady(&without_own_work, true),
+        own_seconds,
+        steps_by_own: shares.iter().map(|share| with_own_work(*share)).collect(),
+        conversions,
+        blocks: again(&|_| 1.0),
+        blocks_in_part: again(&|kind| match kind {
+            WorkKind::Matmul => 0.5,
+            WorkKind::Attention => 0.0,
+            _ => 1.0,
+        }),
         passes: stretch.all.map(|(passes, _)| passes),
         prefill_seconds: stretch.prefill,
         samples: known(samples),
