@@ -151,7 +151,11 @@ fn on_device(facts: &Facts) -> ProcessAnswer {
         peak_reserved: most.reserved,
         peak: peak(facts),
         phases: phases(facts),
-        fragmentation: Fragmentation { reserved_beyond_allocated: most.reserved - most.allocated, reserved_if_expandable: None, saved_if_expandable: None },
+        fragmentation: Fragmentation {
+            reserved_beyond_allocated: most.reserved - most.allocated,
+            reserved_if_expandable: None,
+            saved_if_expandable: None,
+        },
         placeholders: placeholders(trace),
         uncounted: uncounted(trace),
         out_of_memory: ran_out.map(|event| OutOfMemory {

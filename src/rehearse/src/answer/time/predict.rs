@@ -325,7 +325,9 @@ impl Prediction {
         let own = before.own_seconds;
         let segment = self.steps_by_own.windows(2).find(|ends| ends[0].0 < own && own <= ends[1].0);
         match segment {
-            Some(&[(less, short), (more, long)]) if own > 0.6 * self.own_seconds => short + (long - short) * (own - less) / (more - less),
+            Some(&[(less, short), (more, long)]) if own > 0.6 * self.own_seconds => {
+                short + (long - short) * (own - less) / (more - less)
+            }
             _ => self.step_seconds,
         }
     }
@@ -676,7 +678,8 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>)
     let step_seconds = played.step_seconds();
     let own_seconds: f64 = own_work.iter().sum();
     let with_own_work = |share: f64| {
-        let turns: Vec<Turn> = turns.iter().zip(own_work).map(|(turn, own)| Turn { host: turn.host + (share - 1.0) * own, ..*turn }).collect();
+        let turns: Vec<Turn> =
+            turns.iter().zip(own_work).map(|(turn, own)| Turn { host: turn.host + (share - 1.0) * own, ..*turn }).collect();
         (share * own_seconds, steady(&turns, true))
     };
     let shares: &[f64] = if own_seconds > 0.0 { &[0.5, 0.7, 0.85, 1.0, 1.2, 1.5] } else { &[] };
@@ -725,11 +728,15 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>)
     let has_modules = works.iter().any(|work| work.module != 0);
     let is_again = |work: &Work| work.phase == Phase::Forward && (!has_modules || module_of(trace, work).contains(".*"));
     let again = |share: &dyn Fn(WorkKind) -> f64| {
-        let all = (0..works.len()).filter(|at| is_again(works[*at])).map(|at| (share(works[at].kind), taken[at].seconds, own_turns[at].host));
+        let all = (0..works.len())
+            .filter(|at| is_again(works[*at]))
+            .map(|at| (share(works[at].kind), taken[at].seconds, own_turns[at].host));
         all.fold([0.0, 0.0], |[card, host], (share, seconds, of_host)| [card + share * seconds, host + share * of_host])
     };
     let has_fp32 = works.iter().any(|work| IN_FP32.contains(&operator_of(trace, work).split('.').next().unwrap_or_default()));
-    let is_product = |work: &&&Work| work.phase == Phase::Forward && matches!(work.kind, WorkKind::Matmul | WorkKind::Convolution) && work.batch <= 1;
+    let is_product = |work: &&&Work| {
+        work.phase == Phase::Forward && matches!(work.kind, WorkKind::Matmul | WorkKind::Convolution) && work.batch <= 1
+    };
     let conversions = CONVERSIONS[usize::from(has_fp32)] * WHOLE_LAUNCH * works.iter().filter(is_product).count() as f64;
     let (samples, tokens) = stretch.batch;
     let known = |count: u64| (count > 0).then_some(count);
