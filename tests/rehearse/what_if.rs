@@ -741,11 +741,11 @@ import os, torch
 net = torch.nn.Linear(64, 64).cuda()
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
 for _ in range(4):
-    sum(range(1_000_000 + 40_000 * (os.getpid() % 10)))
+    sum(range(5_000_000 + 200_000 * (os.getpid() % 10)))
     net(torch.ones(64, 64, device='cuda')).sum().backward(); optimizer.step(); optimizer.zero_grad()
 ",
     );
-    let (output, rows) = scene.ask(&["rehearse", "--what-if", "--only", "autocast-bf16,bf16-weights,for-loop"], &[]);
+    let (output, rows) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "autocast-bf16,bf16-weights,for-loop"], &[]);
     for row in rows.as_array().unwrap() {
         let share = row["predicted_change"]["share"].as_f64();
         assert!(share.is_some_and(|share| share.abs() < 0.05), "{row} {}", said(&output));
