@@ -745,7 +745,8 @@ for _ in range(4):
     net(torch.ones(64, 64, device='cuda')).sum().backward(); optimizer.step(); optimizer.zero_grad()
 ",
     );
-    let (output, rows) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "autocast-bf16,bf16-weights,for-loop"], &[]);
+    let (output, rows) =
+        scene.ask(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "autocast-bf16,bf16-weights,for-loop"], &[]);
     for row in rows.as_array().unwrap() {
         let share = row["predicted_change"]["share"].as_f64();
         assert!(share.is_some_and(|share| share.abs() < 0.05), "{row} {}", said(&output));

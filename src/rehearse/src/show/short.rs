@@ -1,6 +1,6 @@
 //! The answer on a terminal: at most 24 lines of 80 columns. `-v` has all of it.
 
-use super::time::in_short;
+use super::time::{in_short, of_wait};
 use crate::answer::advice::Advice;
 use crate::answer::reply::{Reply, brief};
 use crate::answer::{Account, AccountRow, Answer, Fill, Finding, Part, RehearsalVerdict, Serves, moment};
@@ -132,8 +132,10 @@ fn speed(reply: &Reply, answer: &Answer) -> Vec<String> {
     let with = |some: &[String]| if some.is_empty() { speed.clone() } else { format!("{speed} Slowest: {}.", some.join(", ")) };
     let fits = |some: &&[String]| wrapped(&with(some), COLUMNS).lines().count() <= 2;
     let text = with((0..=slowest.len()).rev().map(|count| &slowest[..count]).find(fits).unwrap_or_default());
+    let waits = answer.time.as_ref().and_then(|time| time.waits.as_ref());
+    let waits = waits.map_or_else(Vec::new, |wait| fitted(&format!("  {}.", of_wait(wait, &brief(&wait.line.place()))), 1));
     let moved = answer.time.as_ref().and_then(in_short).map_or_else(Vec::new, |text| fitted(&format!("  {text}."), 1));
-    fitted(&text, 2).into_iter().map(|line| line.trim_start().to_string()).chain(moved).collect()
+    fitted(&text, 2).into_iter().map(|line| line.trim_start().to_string()).chain(waits).chain(moved).collect()
 }
 
 /// Files by their names alone.

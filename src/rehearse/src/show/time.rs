@@ -1,7 +1,7 @@
 //! The predicted time on the terminal.
 
 use crate::answer::reply::{others_said, streams_said};
-use crate::answer::time::{Communication, Cost, Prediction, RanksTogether, an_hour};
+use crate::answer::time::{Communication, Cost, HostWait, Prediction, RanksTogether, an_hour};
 use crate::answer::{Answer, RehearsalVerdict};
 use crate::words::{place_or_not, share_of, signed, signed_or_dash};
 use base::units::{Bytes, Seconds, thousands};
@@ -13,6 +13,11 @@ fn seconds(value: f64) -> String {
 
 fn between(low: f64, high: f64) -> String {
     format!("{} to {}", seconds(low), seconds(high))
+}
+
+/// `The host waits for the GPU at PLACE: 45 ms without that`.
+pub fn of_wait(wait: &HostWait, place: &str) -> String {
+    format!("The host waits for the GPU at {place}: {} without that", seconds(wait.seconds_without))
 }
 
 /// With cents, and two digits of what is less.
@@ -55,6 +60,9 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
     let [step, device, host] = [time.step_seconds, time.device_seconds, time.host_seconds].map(seconds);
     let (coverage, band) = (time.coverage * 100.0, between(time.low_seconds, time.high_seconds));
     writeln!(text, "\n  {what} takes {step} (predicted; {coverage:.0} %: {band}) on {gpu}; bound by {bound_by}.")?;
+    if let Some(wait) = &time.waits {
+        writeln!(text, "    {}.", of_wait(wait, &wait.line.place()))?;
+    }
     let factor = match (host_factor, time.busy) {
         (None, _) => String::new(),
         (Some(factor), None) => format!(" (this machine's time, times {factor})"),

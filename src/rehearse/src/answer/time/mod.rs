@@ -24,6 +24,6 @@ pub use kernels::{HEADER as KERNELS, work_of};
 pub use loading::Loading;
 pub use own::{SCRIPT as TIMING, checked as checked_kernels, of_step as kernels_of, use_file as use_constants};
 pub use power::use_limit as use_power_limit;
-pub use predict::{Communication, Prediction, RanksTogether, TOKEN, TimeChange, by_class, play_ranks, predict};
+pub use predict::{Communication, HostWait, Prediction, RanksTogether, TOKEN, TimeChange, by_class, play_ranks, predict};
 pub use prices::{Cost, an_hour, use_file as use_prices};
 pub use timeline::Lane;

@@ -104,6 +104,9 @@ pub struct Prediction {
     pub cost: Option<Cost>,
     /// `compute`, `bandwidth`, `launches` (the host) or `synchronisation`.
     pub bound_by: &'static str,
+    /// Of a step that synchronisation bounds: the line at which the host waits for the card longest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits: Option<HostWait>,
     /// What the device works in a step; what the host takes to launch it.
     pub device_seconds: f64,
     pub host_seconds: f64,
@@ -166,6 +169,14 @@ pub struct Communication {
     pub seconds: f64,
     /// While the card computes.
     pub hidden_seconds: f64,
+}
+
+/// A line at which the host waits until the card has done what it was given.
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct HostWait {
+    pub line: Frame,
+    /// What a step would take if it did not wait there.
+    pub seconds_without: f64,
 }
 
 /// Ranks beside each other, each with a step of its own, which begins what it receives when that was sent.
@@ -777,6 +788,7 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>)
         coverage: COVERAGE,
         cost: cost(card, [1.0, low, high].map(|of| step_seconds * of)),
         bound_by,
+        waits: (bound_by == "synchronisation").then(|| longest_wait(trace, &stretch.works, turns, step_seconds)).flatten(),
         device_seconds,
         host_seconds,
         host_factor,
@@ -801,6 +813,21 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>)
         epoch: None,
         not_modelled: NOT_MODELLED.into_iter().chain(unseen).collect(),
     })
+}
+
+/// The line without whose waits a step would be shortest, where that is 5 % of it or more; of those at which the host waits most often.
+fn longest_wait(trace: &Trace, works: &[&Work], turns: &[Turn], step_seconds: f64) -> Option<HostWait> {
+    const MOST_LINES: usize = 8;
+    let waiting = (0..turns.len()).filter(|at| turns[*at].waits);
+    let mut by_line = grouped(waiting.filter_map(|at| Some((line_of(trace, works[at])?, at))));
+    by_line.sort_by_key(|(_, all)| std::cmp::Reverse(all.len()));
+    let without = |(line, all): (Frame, Vec<usize>)| {
+        let mut turns = turns.to_vec();
+        all.iter().for_each(|at| turns[*at].waits = false);
+        HostWait { line, seconds_without: steady(&turns, true) }
+    };
+    let shortest = by_line.into_iter().take(MOST_LINES).map(without).min_by(|a, b| a.seconds_without.total_cmp(&b.seconds_without));
+    shortest.filter(|wait| wait.seconds_without < 0.95 * step_seconds)
 }
 
 /// Share of its clock that the card's power leaves it.
