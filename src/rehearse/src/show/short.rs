@@ -133,7 +133,7 @@ fn speed(reply: &Reply, answer: &Answer) -> Vec<String> {
     let fits = |some: &&[String]| wrapped(&with(some), COLUMNS).lines().count() <= 2;
     let text = with((0..=slowest.len()).rev().map(|count| &slowest[..count]).find(fits).unwrap_or_default());
     let waits = answer.time.as_ref().and_then(|time| time.waits.as_ref());
-    let waits = waits.map_or_else(Vec::new, |wait| fitted(&format!("  {}.", of_wait(wait, &brief(&wait.line.place()))), 1));
+    let waits = waits.map_or_else(Vec::new, |wait| fitted(&format!("  {}.", of_wait(wait, brief(&wait.line.place()))), 1));
     let moved = answer.time.as_ref().and_then(in_short).map_or_else(Vec::new, |text| fitted(&format!("  {text}."), 1));
     fitted(&text, 2).into_iter().map(|line| line.trim_start().to_string()).chain(waits).chain(moved).collect()
 }
