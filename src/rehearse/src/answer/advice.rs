@@ -378,7 +378,8 @@ fn longer(technique: &Technique, moves: i64, time: &Prediction, speed: Option<Sp
     let step = time.step_seconds.max(1e-9);
     // What is computed again takes the card and the host longer, of which one waits for the other.
     let again = technique.again.map_or(0.0, |again| {
-        let [card, host] = if technique.is_against(Source::BlocksInPart) { time.blocks_in_part } else { time.blocks };
+        let [card, host] =
+            if technique.is_against(Source::BlocksInPart) { time.estimates.blocks_in_part } else { time.estimates.blocks };
         let before = time.device_seconds.max(time.host_seconds);
         ((time.device_seconds + again * card).max(time.host_seconds + again * host) - before) / step
     });
@@ -388,7 +389,7 @@ fn longer(technique: &Technique, moves: i64, time: &Prediction, speed: Option<Sp
             let all: f64 = time.kernels.iter().map(|kernel| kernel.seconds).sum();
             let halved = time.kernels.iter().map(|kernel| kernel.seconds / if kernel.bound_by == "compute" { 2.0 } else { 1.7 });
             let device = time.device_seconds * if all > 0.0 { halved.sum::<f64>() / all } else { 1.0 };
-            Some((device.max(time.host_seconds + time.conversions) - time.device_seconds.max(time.host_seconds)) / step)
+            Some((device.max(time.host_seconds + time.estimates.conversions) - time.device_seconds.max(time.host_seconds)) / step)
         }
         TimeKind::Host => {
             // Where it is tried, kernels hide little of it.

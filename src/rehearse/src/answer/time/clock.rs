@@ -1,7 +1,7 @@
 //! The clocks of a script, which advance by predicted time while it runs.
 
 use super::device::CardModel;
-use super::predict::{HostModel, turn};
+use super::stretch::{HostModel, turn};
 use super::timeline::Timeline;
 use crate::run::clock::Clock;
 use sim::cards::Card;

@@ -3,7 +3,7 @@
 use super::constants;
 use super::device::CardModel;
 use super::kernels::{self, HEADER, Row, flags, rows};
-use super::predict::{HostModel, Stretch};
+use super::stretch::{HostModel, Stretch};
 use crate::capture::process::Trace;
 use crate::capture::work::{Work, WorkKind};
 use anyhow::{Context, Result, ensure};

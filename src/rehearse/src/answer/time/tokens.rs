@@ -1,7 +1,7 @@
 //! What a token takes where a server decodes several requests at a time, by the kernels of a decoding pass that was seen.
 
 use super::device::CardModel;
-use super::predict::HostModel;
+use super::stretch::HostModel;
 use crate::capture::process::Trace;
 use crate::capture::work::{Work, WorkKind};
 use serde::Serialize;
