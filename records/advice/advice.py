@@ -1,6 +1,7 @@
 """What the answer advises beside what `--what-if` finds when it tries everything: eight programs of different kinds, rehearsed for an H100.
 
     advice.py --vramlab PROGRAM [--python PYTHON] [NAME...]    adds to rows.csv, a row for each technique that is advised or among what-if's first three
+    advice.py --vramlab PROGRAM --estimates [NAME...]          the advice alone; what was tried stays as it is in rows.csv
     advice.py                                                  says of each program in rows.csv the first three kinds of both, of those that both know
 
 The advice is estimated from one rehearsal; what-if rehearses each technique. `place` is what-if's place among techniques by themselves that save a
@@ -42,6 +43,17 @@ def heads():
 def groups():
     """Of alternatives the first counts: techniques of one group."""
     return {name: of["group"] for name, of in heads().items()}
+
+
+def estimates(options, name, rows):
+    """The rows with today's advice."""
+    advice = {one["technique"]: (place, one) for place, one in enumerate(ask(options, name)["advice"], 1)}
+    tried = {row["technique"]: row for row in rows}
+    first = [technique for technique, row in tried.items() if row["place"] and int(row["place"]) <= 3]
+    for technique in [*advice, *(one for one in first if one not in advice)]:
+        place, one = advice.get(technique, (None, {}))
+        row = dict.fromkeys(COLUMNS) | tried.get(technique, {})
+        yield row | {"program": name, "technique": technique, "advised": place, "frees": one.get("frees"), "longer": one.get("longer")}
 
 
 def rows_of(options, name):
@@ -86,6 +98,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vramlab")
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--estimates", action="store_true")
     parser.add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args()
     if not options.vramlab:
@@ -93,7 +106,9 @@ def main():
     path = HERE / "rows.csv"
     rows = list(csv.DictReader(path.open())) if path.exists() else []
     for name in options.names or NAMES:
-        rows = [row for row in rows if row["program"] != name] + list(rows_of(options, name))
+        own = [row for row in rows if row["program"] == name]
+        made = estimates(options, name, own) if options.estimates else rows_of(options, name)
+        rows = [row for row in rows if row["program"] != name] + list(made)
         with path.open("w", newline="") as file:
             out = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             out.writeheader()

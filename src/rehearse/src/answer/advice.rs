@@ -165,10 +165,8 @@ fn frees(facts: &Facts, loss: &Loss, technique: &Technique, is_half: bool) -> (i
             Source::Fp32Loss => !is_half && part == Part::Loss,
             // Those of the loss are wanted back at once.
             Source::LargeActivations => is_kept && block.bytes >= 1 << 20,
-            Source::Blocks => is_kept && kept.as_ref().is_some_and(|kept| kept.is_freed(facts, block)),
-            Source::BlocksInPart => {
-                is_kept && kept.as_ref().is_some_and(|kept| kept.is_freed(facts, block) && !kept.products.contains(&block.made()))
-            }
+            Source::Blocks => is_kept && kept.until.contains_key(&block.made()),
+            Source::BlocksInPart => is_kept && kept.until.contains_key(&block.made()) && !kept.products.contains(&block.made()),
             Source::Gradients => part == Part::Gradients,
             Source::OptimizerState => part == Part::OptimizerState,
             Source::Weights => part == Part::Weights,
@@ -182,7 +180,10 @@ fn frees(facts: &Facts, loss: &Loss, technique: &Technique, is_half: bool) -> (i
         if share > 0.0 {
             let bytes = (block.rounded as f64 * share) as i64;
             changes.push((block.made(), bytes, block.rounded));
-            changes.extend(block.freed().map(|freed| (freed, -bytes, -block.rounded)));
+            // What is computed again is there while its block goes backward.
+            let is_of_blocks = technique.is_against(Source::Blocks) || technique.is_against(Source::BlocksInPart);
+            let until = kept.until.get(&block.made()).copied().filter(|_| is_of_blocks);
+            changes.extend(until.or(block.freed()).map(|freed| (freed, -bytes, -block.rounded)));
         }
     }
     changes.sort_unstable();
@@ -215,11 +216,11 @@ fn stays_fp32(facts: &Facts) -> HashSet<&'static str> {
     ["aten::_softmax", "aten::native_group_norm", "aten::pow", "aten::rsqrt"].iter().chain(of_embedded).copied().collect()
 }
 
-/// What stays of the activations of repeated blocks when they are computed again.
+/// What is not kept of the activations of repeated blocks when they are computed again.
+#[derive(Default)]
 struct Kept {
-    /// Of the block that is at work, and of each what the next one reads.
-    last: String,
-    results: HashSet<usize>,
+    /// When the block that each is of begins its backward pass; not of what the next block reads.
+    until: HashMap<usize, usize>,
     /// What selective checkpoints keep: of each block every second product's result, the first one's first, and attention's.
     products: HashSet<usize>,
 }
@@ -234,40 +235,32 @@ fn repeated(path: &str) -> Option<&str> {
     end.into_iter().find(|(_, part)| is_number(part)).map(|(end, _)| &path[..end])
 }
 
-impl Kept {
-    fn block_of<'a>(facts: &Facts<'a>, block: &MemoryBlock) -> Option<&'a str> {
-        repeated(facts.trace.modules.get(&facts.made(block).module)?)
-    }
-
-    fn is_freed(&self, facts: &Facts, block: &MemoryBlock) -> bool {
-        Kept::block_of(facts, block).is_some_and(|of| of != self.last) && !self.results.contains(&block.made())
-    }
-}
-
-fn kept_of_blocks(facts: &Facts) -> Option<Kept> {
-    let mut results: HashMap<(&str, u32), usize> = HashMap::new();
-    let (mut last, mut counts, mut products) = (None, HashMap::<(&str, u32), usize>::new(), HashSet::new());
+fn kept_of_blocks(facts: &Facts) -> Kept {
+    let (mut kept, mut counts) = (Kept::default(), HashMap::<(&str, u32), usize>::new());
+    let mut activations: HashMap<(&str, u32), Vec<&MemoryBlock>> = HashMap::new();
     let mut of_forward: Vec<&MemoryBlock> = facts.blocks().filter(|block| facts.made(block).phase == Phase::Forward).collect();
     of_forward.sort_by_key(|block| block.made());
     for block in of_forward {
-        let Some(of) = Kept::block_of(facts, block) else { continue };
-        let (made, step) = (block.made(), facts.made(block).step);
-        let operator = facts.operator(facts.made(block)).split('.').next().unwrap_or_default();
-        if ["aten::mm", "aten::addmm", "aten::bmm"].contains(&operator) {
-            let count = counts.entry((of, step)).or_default();
-            *count += 1;
-            if *count % 2 == 1 {
-                products.insert(made);
-            }
-        } else if operator.starts_with("aten::_scaled_dot_product") {
-            products.insert(made);
+        let made = facts.made(block);
+        let Some(of) = facts.trace.modules.get(&made.module).and_then(|path| repeated(path)) else { continue };
+        let operator = facts.operator(made).split('.').next().unwrap_or_default();
+        let count = counts.entry((of, made.step)).or_default();
+        let is_product = ["aten::mm", "aten::addmm", "aten::bmm"].contains(&operator);
+        *count += usize::from(is_product);
+        if is_product && *count % 2 == 1 || operator.starts_with("aten::_scaled_dot_product") {
+            kept.products.insert(block.made());
         }
         if block.category == Category::Activations {
-            results.insert((of, step), made);
-            last = Some(of);
+            activations.entry((of, made.step)).or_default().push(block);
         }
     }
-    Some(Kept { last: last?.to_string(), results: results.into_values().collect(), products })
+    for (_, mut of_block) in activations {
+        let is_backward = |at: &usize| facts.trace.events.get(*at).is_some_and(|event| event.phase == Phase::Backward);
+        let begins = of_block.iter().filter_map(|block| block.freed()).filter(is_backward).min().unwrap_or(usize::MAX);
+        of_block.pop();
+        kept.until.extend(of_block.iter().map(|block| (block.made(), begins.min(block.freed().unwrap_or(usize::MAX)))));
+    }
+    kept
 }
 
 /// Of logits for which the product can be put into the loss.

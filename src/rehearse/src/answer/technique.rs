@@ -25,7 +25,8 @@ pub struct Technique {
     /// Of what it frees which share.
     #[serde(default)]
     pub frees: BTreeMap<Source, f64>,
-    /// Which share of a forward pass through the model's repeated blocks it computes again; none of one that computes nothing again.
+    /// Which share of a forward pass through the model's repeated blocks it computes again; none of one that computes nothing again. PyTorch stops
+    /// when what was kept is there again: of five programs of `records/advice` three quarters of the pass were computed again.
     pub again: Option<f64>,
     #[serde(default)]
     pub time: TimeKind,
@@ -72,7 +73,7 @@ pub enum Source {
     Fp32Loss,
     /// Of activations in fp32 what autocast keeps in half precision.
     CastActivations,
-    /// Of repeated blocks, but for one of them.
+    /// Of repeated blocks, but for what the next one reads.
     Blocks,
     /// The same without every second product's result and attention's.
     BlocksInPart,

@@ -1,8 +1,8 @@
 """{
-"checkpoint-every": {"group": "checkpointing", "short": "each block is computed again", "frees": {"blocks": 1}, "again": 1, "unless": ["checkpoints", "no_blocks"], "line": "the model's repeated blocks (found in its module tree) keep only their input; non-reentrant"},
-"checkpoint-second": {"group": "checkpointing", "short": "every second block computed again", "frees": {"blocks": 0.5}, "again": 0.5, "unless": ["checkpoints", "no_blocks", "transformers_model"], "line": "the model's repeated blocks (found in its module tree) keep only their input; non-reentrant"},
+"checkpoint-every": {"group": "checkpointing", "short": "each block is computed again", "frees": {"blocks": 1}, "again": 0.75, "unless": ["checkpoints", "no_blocks"], "line": "the model's repeated blocks (found in its module tree) keep only their input; non-reentrant"},
+"checkpoint-second": {"group": "checkpointing", "short": "every second block computed again", "frees": {"blocks": 0.5}, "again": 0.37, "unless": ["checkpoints", "no_blocks", "transformers_model"], "line": "the model's repeated blocks (found in its module tree) keep only their input; non-reentrant"},
 "checkpoint-sqrt": {"group": "checkpointing", "short": "groups of blocks computed again", "again": 1, "unless": ["checkpoints", "no_blocks", "transformers_model"], "line": "the model's repeated blocks (found in its module tree) keep only their input; non-reentrant"},
-"checkpoint-selective": {"group": "checkpointing", "short": "blocks computed again in part", "frees": {"blocks_in_part": 1}, "again": 1, "unless": ["checkpoints", "no_blocks", "transformers_model"], "line": "each block keeps its input, every second matrix product and attention's result"}
+"checkpoint-selective": {"group": "checkpointing", "short": "blocks computed again in part", "frees": {"blocks_in_part": 1}, "again": 0.75, "unless": ["checkpoints", "no_blocks", "transformers_model"], "line": "each block keeps its input, every second matrix product and attention's result"}
 }"""
 
 import functools
