@@ -68,7 +68,9 @@ def rows_of(options, name):
             found[technique] = len(found) + 1
     by_name = {row["techniques"][0]: row for row in tried if len(row["techniques"]) == 1}
     advised = {one["technique"]: place for place, one in enumerate(advice, 1)}
-    first = [technique for technique, place in found.items() if place <= 3]
+    # The first three, and the first three of those that can be estimated.
+    estimated = [technique for technique in found if heads()[technique].get("frees")]
+    first = [technique for technique, place in found.items() if place <= 3 or technique in estimated[:3]]
     for technique in [*advised, *(one for one in first if one not in advised)]:
         one = next((one for one in advice if one["technique"] == technique), {})
         row = by_name.get(technique, {})
@@ -88,7 +90,8 @@ def agreement():
     for name in NAMES:
         own = [row for row in rows if row["program"] == name]
         # What was tried has a saving; an order of fewer is compared as far as it goes.
-        advised = first_three(own, "advised", lambda row: row["saved"], group_of)
+        kinds = {group_of.get(row["technique"]) for row in own if row["saved"]}
+        advised = first_three(own, "advised", lambda row: group_of.get(row["technique"]) in kinds, group_of)
         tried = first_three(own, "place", lambda row: row["technique"] in estimated, group_of)
         known = min(len(advised), len(tried))
         print(f"{name:14} {'agree' if advised[:known] == tried[:known] else 'differ':7} advised: {', '.join(advised)}; tried: {', '.join(tried)}")
