@@ -2,7 +2,7 @@
 
     advice.py --vramlab PROGRAM [--python PYTHON] [NAME...]    adds to rows.csv, a row for each technique that is advised or among what-if's first three
     advice.py --vramlab PROGRAM --estimates [NAME...]          the advice alone; what was tried stays as it is in rows.csv
-    advice.py                                                  says of each program in rows.csv the first three kinds of both, of those that both know
+    advice.py                                                  says of each program in rows.csv whether the first three kinds of both agree
 
 The advice is estimated from one rehearsal; what-if rehearses each technique. `place` is what-if's place among techniques by themselves that save a
 twentieth of what the program needs or more, one of a kind; empty where it is not among them. Both save bytes of what the program needs.
@@ -78,23 +78,20 @@ def rows_of(options, name):
                "saved": row.get("saved"), "longer": one.get("longer"), "longer_tried": (row.get("predicted_change") or {}).get("share")}
 
 
-def first_three(rows, key, knows, group_of):
-    """By `advised` or `place` the kinds of techniques of which the other knows something."""
-    of_both = sorted((int(row[key]), group_of.get(row["technique"], row["technique"])) for row in rows if row[key] and knows(row))
-    return [group for _, group in of_both][:3]
-
-
 def agreement():
-    group_of, estimated = groups(), {name for name, of in heads().items() if of.get("frees")}
+    """The first three kinds in both orders, of those that have a place in both; and what is among what-if's first three alone."""
+    group_of = groups()
     rows = list(csv.DictReader((HERE / "rows.csv").open()))
     for name in NAMES:
         own = [row for row in rows if row["program"] == name]
-        # What was tried has a saving; an order of fewer is compared as far as it goes.
-        kinds = {group_of.get(row["technique"]) for row in own if row["saved"]}
-        advised = first_three(own, "advised", lambda row: group_of.get(row["technique"]) in kinds, group_of)
-        tried = first_three(own, "place", lambda row: row["technique"] in estimated, group_of)
-        known = min(len(advised), len(tried))
-        print(f"{name:14} {'agree' if advised[:known] == tried[:known] else 'differ':7} advised: {', '.join(advised)}; tried: {', '.join(tried)}")
+        advised, tried = ({}, {})
+        for found, key in ((advised, "advised"), (tried, "place")):
+            for row in sorted((row for row in own if row[key]), key=lambda row: int(row[key])):
+                found.setdefault(group_of[row["technique"]], int(row[key]))
+        first = [[kind for kind in order if kind in advised and kind in tried][:3] for order in (advised, tried)]
+        alone = [kind for kind, place in tried.items() if place <= 3 and kind not in advised]
+        verdict = "agree" if first[0] == first[1] else "differ"
+        print(f"{name:14} {verdict:7} advised: {', '.join(first[0])}; tried: {', '.join(first[1])}; tried alone: {', '.join(alone) or 'none'}")
 
 
 def main():
