@@ -26,7 +26,7 @@ pub struct Technique {
     #[serde(default)]
     pub frees: BTreeMap<Source, f64>,
     /// Which share of a forward pass through the model's repeated blocks it computes again; none of one that computes nothing again. PyTorch stops
-    /// when what was kept is there again: of five programs of `records/advice` three quarters of the pass were computed again.
+    /// when what was kept is there again: three quarters of the pass, by what four programs of `records/advice` were tried to take.
     pub again: Option<f64>,
     #[serde(default)]
     pub time: TimeKind,
