@@ -69,7 +69,8 @@ def rows_of(options, name):
     by_name = {row["techniques"][0]: row for row in tried if len(row["techniques"]) == 1}
     advised = {one["technique"]: place for place, one in enumerate(advice, 1)}
     # The first three, and the first three of those that can be estimated.
-    estimated = [technique for technique in found if heads()[technique].get("frees")]
+    known = heads()
+    estimated = [technique for technique in found if known[technique].get("frees")]
     first = [technique for technique, place in found.items() if place <= 3 or technique in estimated[:3]]
     for technique in [*advised, *(one for one in first if one not in advised)]:
         one = next((one for one in advice if one["technique"] == technique), {})

@@ -1,7 +1,7 @@
 //! What a rehearsal does not know it says: values that nobody computed and decide, phases that its steps did not reach, and what the
 //! host gives.
 
-use super::scene::{Scene, error, unwrapped};
+use super::scene::{Scene, error, said, unwrapped};
 use serde_json::Value;
 
 /// A loss that decides, sizes from values in several ways, and reads that decide nothing: each case is one of these in place of READS.
@@ -290,4 +290,27 @@ fn what_python_keeps_compiled_of_ours_may_be_cut_short() {
     }
     let output = run();
     assert_eq!(output.status.code(), Some(0), "{}", error(&output));
+}
+
+/// A module and a text run in a copy as in a process of their own: what they find, print and raise, and what a library in C has not yet written.
+#[test]
+fn a_copy_of_a_module_or_a_text_is_a_process_of_its_own() {
+    let scene = Scene::new(
+        "import ctypes, sys, torch\nprint(sys.argv[1:], repr(sys.path[0])[-8:], __name__, sys.orig_argv[1])\ntorch.ones(1, device='cuda')\n\
+         ctypes.CDLL(None).puts(b'of C')\nraise ValueError('no')\n",
+    );
+    let text = std::fs::read_to_string(scene.path("train.py")).unwrap();
+    for words in [["-m", "train", "a"], ["-c", &text, "a"]] {
+        let said = [false, true].map(|is_copy| {
+            let mut command = scene.program();
+            if !is_copy {
+                command.env("VRAMLAB_ZYGOTES", "");
+            }
+            command.args(["rehearse", "--quiet", "--"]).arg(common::python()).args(words).current_dir(scene.path("."));
+            let output = command.output().unwrap();
+            (output.status.code(), said(&output))
+        });
+        assert!(said[0] == said[1] && said[0].0 != Some(0), "{said:?}");
+        assert!(["of C", "ValueError: no", "['a']"].iter().all(|part| said[0].1.contains(part)), "{said:?}");
+    }
 }

@@ -472,8 +472,9 @@ void follow_python() {
     return;
   }
   const bool waits = !preload && find(item, "PyDict_GetItemString") && find(run_file, "PyRun_FileExFlags") && find(none, "_Py_NoneStruct") &&
-      find(add_module, "PyImport_AddModule") && find(import_module, "PyImport_ImportModule") && find(call_method, "PyObject_CallMethod") && find(names_of, "PyModule_GetDict") && find(fetch_error, "PyErr_Fetch") &&
-      find(normalize_error, "PyErr_NormalizeException") && find(set_trace, "PyException_SetTraceback");
+      find(add_module, "PyImport_AddModule") && find(import_module, "PyImport_ImportModule") && find(call_method, "PyObject_CallMethod") &&
+      find(names_of, "PyModule_GetDict") && find(fetch_error, "PyErr_Fetch") && find(normalize_error, "PyErr_NormalizeException") &&
+      find(set_trace, "PyException_SetTraceback");
   if (waits) add(audit, nullptr);
   if (!preload) return;
   // That this Python was here, for the answer where there is nothing else to tell.

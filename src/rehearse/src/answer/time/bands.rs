@@ -1,22 +1,17 @@
 //! How far predictions may be off, by records that were not fitted.
 
-use super::constants::Grade;
-use super::device::{OperatorTime, class_title};
-use super::prediction::Unrecorded;
-use super::rows::by_name;
+use serde::Serialize;
 
 /// Share of the predictions whose real value the interval is to hold.
 pub(super) const COVERAGE: f64 = 0.8;
 
-/// Of a class whose records are none of this architecture: beyond its share of the time nothing is said of it.
-pub(super) fn unrecorded(taken: &[OperatorTime], device_seconds: f64) -> Vec<Unrecorded> {
-    let others = || taken.iter().filter(|one| one.grade >= Grade::Any && one.class != "copy");
-    let shares = by_name(others().map(|one| (class_title(one.class), one.seconds / device_seconds.max(f64::MIN_POSITIVE))));
-    let row = |(kernels, share): (&'static str, f64)| {
-        let (low, high) = others().find(|one| class_title(one.class) == kernels).map(|one| band_of_class(one.class))?;
-        Some(Unrecorded { kernels, share, low, high })
-    };
-    shares.into_iter().filter(|(_, share)| *share >= 0.1).filter_map(row).collect()
+/// A class of kernels without a record, its share of the device's time, and how many times as long it may take as predicted.
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct Unrecorded {
+    pub kernels: &'static str,
+    pub share: f64,
+    pub low: f64,
+    pub high: f64,
 }
 
 /// What the real value was, at least and at most, as a part of the predicted one, in 80 of 100 records of `intervals.csv`; wider by what a class

@@ -1,8 +1,9 @@
 //! How long a step takes on a card that is not there: predicted from what its operators have for the GPU to do, never measured.
 //!
 //! A rehearsal records the work of each operator ([`Work`](crate::capture::work::Work)); `device` says how long the card takes for it with the
-//! `constants` of its kernels, `kernels` which of them were timed one by one, `timeline` how host and device go side by side, `wire` what ranks take to move something, `stretch` what of a trace is
-//! timed, `predict` the `prediction` of it, `rows` its phases, modules and kernels, `bands` how far it may be off, `power` the clock that is left to it, `prices` what it costs, `loading` what the
+//! `constants` of its kernels, `kernels` which of them were timed one by one, `timeline` how host and device go side by side, `wire` what ranks take to
+//! move something, `stretch` what of a trace is timed, `predict` the `prediction` of it, `rows` its phases, modules and kernels, `bands` how far it may
+//! be off, `power` the clock that is left to it, `prices` what it costs, `loading` what the
 //! script's DataLoader gives beside it. docs/time.md has the formulas, what they were fitted on and how far they were off.
 
 mod bands;

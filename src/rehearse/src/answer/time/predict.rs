@@ -1,12 +1,12 @@
 //! The predicted time of a step, with what bounds it.
 
-use super::bands::{COVERAGE, interval, unrecorded};
+use super::bands::{COVERAGE, interval};
 use super::constants::Grade;
 use super::device::OperatorTime;
-use super::prediction::{Estimates, FORWARD_PASS, Prediction, RankTime, RanksTogether};
+use super::prediction::{BUSY, Estimates, FORWARD_PASS, Prediction, RankTime, RanksTogether};
 use super::prices::cost;
 use super::rows::{
-    kernels, limit_of, longest_wait, made_of, misaligned, module_of, modules, operator_of, phases, records_of, spans,
+    kernels, limit_of, longest_wait, made_of, misaligned, module_of, modules, operator_of, phases, records_of, spans, unrecorded,
 };
 use super::stretch::{TimedStep, WHOLE_LAUNCH};
 use super::timeline::{Turn, play, steady};
@@ -21,9 +21,6 @@ const CONVERSIONS: [f64; 2] = [2.0, 6.0];
 
 /// Norms that autocast leaves in fp32.
 const IN_FP32: [&str; 3] = ["aten::native_group_norm", "aten::native_layer_norm", "aten::rsqrt"];
-
-/// A step of which the device works less than this is not bound by it.
-pub(super) const BUSY: f64 = 0.9;
 
 /// What no prediction counts.
 const NOT_MODELLED: [&str; 4] =
@@ -182,11 +179,6 @@ fn estimates(trace: &Trace, timed: &TimedStep) -> Estimates {
     let TimedStep { stretch, taken, turns, own_work, .. } = timed;
     let works = &stretch.works;
     let own_seconds: f64 = own_work.iter().sum();
-    let with_own_work = |share: f64| {
-        let longer = |(turn, own): (&Turn, &f64)| Turn { host: turn.host + (share - 1.0) * own, ..*turn };
-        (share * own_seconds, steady(&turns.iter().zip(own_work).map(longer).collect::<Vec<Turn>>(), true))
-    };
-    let shares: &[f64] = if own_seconds > 0.0 { &[0.5, 0.7, 0.85, 1.0, 1.2, 1.5] } else { &[] };
     let of_forward = || timed.own().filter(|at| works[*at].phase == Phase::Forward);
     // Where no module is known, of the whole pass.
     let has_modules = timed.own().any(|at| works[at].module != 0);
@@ -201,7 +193,7 @@ fn estimates(trace: &Trace, timed: &TimedStep) -> Estimates {
     let is_product = |at: &usize| matches!(works[*at].kind, WorkKind::Matmul | WorkKind::Convolution) && works[*at].batch <= 1;
     Estimates {
         own_seconds,
-        steps_by_own: shares.iter().map(|share| with_own_work(*share)).collect(),
+        turns: turns.iter().copied().zip(own_work.iter().copied()).filter(|_| own_seconds > 0.0).collect(),
         conversions: each * WHOLE_LAUNCH * of_forward().filter(is_product).count() as f64,
         blocks: again(|_| 1.0),
         blocks_in_part: again(|kind| match kind {

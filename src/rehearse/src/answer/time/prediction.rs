@@ -1,15 +1,19 @@
 //! What is predicted of a step, and how two predictions compare. Nothing of it was measured; times are in seconds.
 
-use super::bands::band;
+use super::bands::{Unrecorded, band};
 use super::loading::{Loading, StepSeconds};
-use super::predict::BUSY;
 use super::prices::Cost;
-use super::stretch::ALIKE;
-use super::timeline::Lane;
+use super::timeline::{Lane, Turn, steady};
 use crate::capture::process::Frame;
 use base::units::significant;
 use serde::Serialize;
 use sim::trace::Phase;
+
+/// Forward passes are alike where what the card works in one is this share of what it works in the other, or more.
+pub(super) const ALIKE: f64 = 0.95;
+
+/// A step of which the device works less than this is not bound by it.
+pub(super) const BUSY: f64 = 0.9;
 
 pub(super) const FORWARD_PASS: &str = "forward pass";
 
@@ -108,9 +112,9 @@ pub struct Prediction {
 /// By which it is estimated what a change of the script does to its time; of a step.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Estimates {
-    /// What of the host's time is the script's own work between launches; and steps by how long that is, from half to half as long again.
+    /// What of the host's time is the script's own work between launches; and where there is any each turn, with what of it is that.
     pub own_seconds: f64,
-    pub steps_by_own: Vec<(f64, f64)>,
+    pub turns: Vec<(Turn, f64)>,
     /// What the host takes for what autocast converts.
     pub conversions: f64,
     /// What the card and the host take for the forward pass of repeated blocks, and for what selective checkpoints compute again of it.
@@ -167,15 +171,6 @@ pub struct RankTime {
     /// The rank that it waits for longest, and how long.
     pub waits_for: Option<u32>,
     pub waits_seconds: f64,
-}
-
-/// A class of kernels without a record, its share of the device's time, and how many times as long it may take as predicted.
-#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
-pub struct Unrecorded {
-    pub kernels: &'static str,
-    pub share: f64,
-    pub low: f64,
-    pub high: f64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
@@ -298,14 +293,12 @@ impl Prediction {
 
     /// With the script's own work as long as it was before, where it is about as long: another run of the same work takes this machine another time.
     fn with_own_work_of(&self, before: &Prediction) -> f64 {
-        let own = before.estimates.own_seconds;
-        let segment = self.estimates.steps_by_own.windows(2).find(|ends| ends[0].0 < own && own <= ends[1].0);
-        match segment {
-            Some(&[(less, short), (more, long)]) if own > 0.6 * self.estimates.own_seconds => {
-                short + (long - short) * (own - less) / (more - less)
-            }
-            _ => self.step_seconds,
+        let share = before.estimates.own_seconds / self.estimates.own_seconds;
+        if !(0.6..1.7).contains(&share) {
+            return self.step_seconds;
         }
+        let longer = |(turn, own): &(Turn, f64)| Turn { host: turn.host + (share - 1.0) * own, ..*turn };
+        steady(&self.estimates.turns.iter().map(longer).collect::<Vec<Turn>>(), true)
     }
 
     /// Beside the script as it is; a change of layout has a band of its own.

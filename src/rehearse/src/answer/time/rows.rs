@@ -1,8 +1,9 @@
 //! Rows of a prediction: phases, modules, lines and kernels, those that take most first.
 
-use super::device::{CardModel, Limit, OperatorTime};
-use super::predict::BUSY;
-use super::prediction::{HostWait, KernelTime, Misaligned, ModuleTime, PhaseTime, Span};
+use super::bands::{Unrecorded, band_of_class};
+use super::constants::Grade;
+use super::device::{CardModel, Limit, OperatorTime, class_title};
+use super::prediction::{BUSY, HostWait, KernelTime, Misaligned, ModuleTime, PhaseTime, Span};
 use super::timeline::{Turn, steady};
 use crate::answer::place::{MOST_ROWS, alike};
 use crate::capture::process::{Frame, Trace};
@@ -164,4 +165,15 @@ pub(super) fn longest_wait(trace: &Trace, works: &[&Work], turns: &[Turn], step_
     };
     let shortest = by_line.into_iter().take(MOST_LINES).map(without).min_by(|a, b| a.seconds_without.total_cmp(&b.seconds_without));
     shortest.filter(|wait| wait.seconds_without < 0.95 * step_seconds)
+}
+
+/// Of a class whose records are none of this architecture: beyond its share of the time nothing is said of it.
+pub(super) fn unrecorded(taken: &[OperatorTime], device_seconds: f64) -> Vec<Unrecorded> {
+    let others = || taken.iter().filter(|one| one.grade >= Grade::Any && one.class != "copy");
+    let shares = by_name(others().map(|one| (class_title(one.class), one.seconds / device_seconds.max(f64::MIN_POSITIVE))));
+    let row = |(kernels, share): (&'static str, f64)| {
+        let (low, high) = others().find(|one| class_title(one.class) == kernels).map(|one| band_of_class(one.class))?;
+        Some(Unrecorded { kernels, share, low, high })
+    };
+    shares.into_iter().filter(|(_, share)| *share >= 0.1).filter_map(row).collect()
 }

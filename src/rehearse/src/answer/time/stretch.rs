@@ -3,7 +3,7 @@
 use super::constants::launch_seconds;
 use super::device::{CardModel, Limit, OperatorTime};
 use super::power::clock;
-use super::prediction::{Communication, FORWARD_PASS, TOKEN};
+use super::prediction::{ALIKE, Communication, FORWARD_PASS, TOKEN};
 use super::timeline::{Lane, Meeting, Timeline, Turn};
 use super::wire::{Wires, is_near};
 use crate::answer::facts::makes_steps;
@@ -14,9 +14,6 @@ use base::stats::median;
 use sim::cards::Card;
 use sim::trace::Phase;
 use std::collections::BTreeMap;
-
-/// Forward passes are alike where what the card works in one is this share of what it works in the other, or more.
-pub(super) const ALIKE: f64 = 0.95;
 
 /// What the host takes to launch a kernel, beyond what it takes in a rehearsal, where a launch does nothing.
 const LAUNCH_SECONDS: f64 = 4e-6;

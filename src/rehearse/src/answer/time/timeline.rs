@@ -25,7 +25,7 @@ pub struct Meeting {
 }
 
 /// One operator, in seconds.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Turn {
     /// The host's, until its kernels are launched.
     pub host: f64,
