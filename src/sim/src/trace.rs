@@ -262,8 +262,8 @@ impl Event {
 pub fn read(path: &Path, streams: &mut Vec<u64>) -> Result<Vec<Event>> {
     let mut events = Vec::new();
     let file = File::open(path)?;
-    // Its process was killed before it wrote anything.
-    if file.metadata()?.len() == 0 {
+    // Its process was killed while it opened the file.
+    if file.metadata()?.len() < HEADER as u64 {
         return Ok(events);
     }
     let mut file = BufReader::with_capacity(1 << 20, file);

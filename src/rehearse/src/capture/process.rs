@@ -681,6 +681,22 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_process_that_was_killed_while_it_opened_a_file_has_nothing_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let process = r#"{"kind":"process","process":7,"version":1,"parent":1,"arguments":[],"python":"3","torch":"2"}"#;
+        let work = [&b"VLWORK03"[..], &88u32.to_le_bytes(), &[0; 52]].concat();
+        let whole = [("events", &b"VLTRACE1\x50\0\0\0\x07\0\0\0"[..]), ("names", process.as_bytes()), ("work", &work)];
+        for (cut, bytes) in whole {
+            for end in 0..=bytes.len() {
+                ["names", "events", "work"].into_iter().for_each(|name| fs::write(folder.path().join(name), b"").unwrap());
+                fs::write(folder.path().join(cut), &bytes[..end]).unwrap();
+                let killed = Trace::read(folder.path()).map(|trace| (trace.events.len(), trace.work.len()));
+                assert_eq!(killed.map_err(|error| format!("{error:#}")), Ok((0, 0)), "{cut} of {end} bytes");
+            }
+        }
+    }
+
     /// The enumerators of an `enum class` in one of the simulated GPU's headers: without their k, in the case that Rust has.
     fn enumerators(header: &str, name: &str) -> Vec<(String, i64)> {
         let (_, text) = sim::SOURCES.iter().find(|(path, _)| *path == header).unwrap();
