@@ -64,10 +64,6 @@ pub struct PlanOptions {
     command: Vec<OsString>,
 }
 
-/// What scripts for many cards import of PyTorch, and an optimizer by itself: as much as torch again.
-const IMPORTED: &str =
-    "torch._dynamo,torch.distributed.tensor,torch.distributed.fsdp,torch.distributed.pipelining,torch.utils.checkpoint";
-
 /// Finds the layouts, says them, and gives the exit status.
 pub fn plan(options: &PlanOptions) -> Result<u8> {
     ensure!(
@@ -89,7 +85,7 @@ pub fn plan(options: &PlanOptions) -> Result<u8> {
     ensure!(card.speed.is_some(), "--gpu {}: a size alone has no speed; name a card", options.gpu);
     let mut rehearsal = Rehearsal::new(options.command.clone(), card)?;
     rehearsal.gpus = Some(per_node);
-    rehearsal = rehearsal.without_launcher()?.in_copies_with(IMPORTED)?;
+    rehearsal = rehearsal.without_launcher()?.in_copies(usize::MAX)?;
     (rehearsal.steps, rehearsal.no_init, rehearsal.timeout) = (Some(options.steps), options.no_init, options.timeout);
     rehearsal.progress = progress(options.said.quiet, false);
     let search = Search { command: options.command.clone(), template, values: options.values.clone(), per_node };

@@ -644,7 +644,7 @@ fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32, earlie
     let last = size.saturating_sub(1);
     let mut ranks: BTreeSet<u32> = [0, 1, size / 2, last].into_iter().filter(|rank| *rank < size).collect();
     let sent = tempfile::tempdir().context("making a folder for what ranks send each other")?;
-    let rehearsal = rehearsal.in_copies()?;
+    let rehearsal = rehearsal.in_copies(4)?;
     let of = |rank: u32| {
         let mut one = rehearsal.clone();
         (one.rank, one.sent, one.is_silent) = (Some((rank, size)), Some(sent.path().to_owned()), true);

@@ -44,9 +44,7 @@ def wait(libraries, owner):
         writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True
         import torch  # noqa: F401
 
-        for name in filter(None, os.environ.pop("VRAMLAB_IMPORTS", "").split(",")):
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
+        later = _Later() if os.environ.pop("VRAMLAB_WAITS_WITH_MORE", "") else None
         sys.dont_write_bytecode = writes_none
         sys.stderr.flush()
         os.lseek(2, 0, os.SEEK_SET)
@@ -85,7 +83,7 @@ def wait(libraries, owner):
                         open_here.close()
                     for open_here in guards:
                         os.close(open_here)
-                    return _become(of_import, pages, *asked)
+                    return _become(of_import, later, pages, *asked)
                 _say(connection, guard is not None)
                 for file in asked[0] if asked else ():
                     os.close(file)
@@ -148,7 +146,7 @@ def _pages_of_files():
     return found
 
 
-def _become(of_import, pages, files, folder, words, environment):
+def _become(of_import, later, pages, files, folder, words, environment):
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
@@ -180,7 +178,7 @@ def _become(of_import, pages, files, folder, words, environment):
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     for begin, length in pages:
         madvise(begin, length, 22)
-    sys.meta_path.insert(0, _Imported(torch, of_import))
+    sys.meta_path[:0] = [_Imported(torch, of_import), *([later] if later else [])]
     return script, *(words[2] if words[1] == flag else "" for flag in _NO_FILE)
 
 
@@ -219,6 +217,51 @@ class _Imported:
             os.write(2, self.said)
         sys.meta_path.remove(self)
         sys.modules.update(self.modules)
+
+
+class _Later:
+    """Parts of torch that many copies import, and whose import takes longer than torch's own: a copy finds them, all together, where it imports one."""
+
+    _PARTS = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim", "torch.distributed.pipelining")
+
+    def __init__(self):
+        known = set(sys.modules)
+        for name in self._PARTS:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+        self.modules = {name: module for name, module in sys.modules.items() if name not in known and name.startswith("torch.")}
+        for name in self.modules:
+            del sys.modules[name]
+        # They are attributes of what is there already.
+        self.attributes = []
+        for name, module in self.modules.items():
+            parent, _, own = name.rpartition(".")
+            if parent in known and sys.modules[parent].__dict__.get(own) is module:
+                self.attributes.append((sys.modules[parent], own, module))
+                delattr(sys.modules[parent], own)
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self.modules:
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=hasattr(self.modules[name], "__path__"))
+
+    def create_module(self, spec):
+        module = self.modules[spec.name]
+        self.spec = module.__spec__
+        return module
+
+    def exec_module(self, module):
+        from vramlab_rehearsal import imports
+
+        # Some allow nothing to be set that they do not know.
+        with contextlib.suppress(AttributeError):
+            module.__spec__ = self.spec
+        sys.meta_path.remove(self)
+        sys.modules.update(self.modules)
+        for parent, name, part in self.attributes:
+            setattr(parent, name, part)
+        for name, part in self.modules.items():
+            imports._exec_module(bool, name, part)
 
 
 def end(raised):

@@ -179,7 +179,7 @@ impl Rehearsal {
             progress: |_| {},
             libraries,
             variant,
-            zygotes: Zygotes::shared().map(Arc::new),
+            zygotes: Zygotes::shared(false).map(Arc::new),
         })
     }
 
@@ -319,21 +319,18 @@ impl Rehearsal {
         Ok(capture)
     }
 
-    /// The same, one of several: a copy of a process that has imported PyTorch, where nobody sees what it prints.
+    /// The same, one of so many: a copy of a process that has imported PyTorch, where nobody sees what it prints.
     ///
     /// # Errors
     /// There is no folder for temporary files.
-    pub fn in_copies(&self) -> Result<Self> {
-        self.in_copies_with("")
-    }
-
-    /// The same, of a process that has imported these modules of PyTorch, too, with commas between.
-    ///
-    /// # Errors
-    /// There is no folder for temporary files.
-    pub fn in_copies_with(&self, modules: &'static str) -> Result<Self> {
-        let own = || Zygotes::own(modules).map(|own| own.map(Arc::new));
-        Ok(Self { zygotes: self.zygotes.clone().map_or_else(own, |shared| Ok(Some(shared)))?, ..self.clone() })
+    pub fn in_copies(&self, count: usize) -> Result<Self> {
+        const MANY: usize = 8;
+        let more = count >= MANY;
+        let zygotes = match Zygotes::shared(more) {
+            Some(shared) => Some(shared),
+            None => Zygotes::own(more)?,
+        };
+        Ok(Self { zygotes: zygotes.map(Arc::new), ..self.clone() })
     }
 
     /// Several, in copies of one process.
@@ -342,7 +339,7 @@ impl Rehearsal {
     /// As of one.
     pub fn all_in_copies(rehearsals: &[Self]) -> Result<Vec<Self>> {
         let Some(first) = rehearsals.first() else { return Ok(Vec::new()) };
-        let zygotes = first.in_copies()?.zygotes;
+        let zygotes = first.in_copies(rehearsals.len())?.zygotes;
         Ok(rehearsals.iter().map(|one| Self { zygotes: zygotes.clone(), ..one.clone() }).collect())
     }
 

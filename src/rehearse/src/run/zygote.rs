@@ -31,8 +31,8 @@ pub struct Zygotes {
     folder: PathBuf,
     /// Where it is this program's own, its folder and itself: one, since another would be started for a few rehearsals alone.
     own: Option<(TempDir, Mutex<Option<Child>>)>,
-    /// What it has imported beside torch: modules of PyTorch, with commas between.
-    modules: &'static str,
+    /// Whether it has imported what many copies would import each, too (`_Later` in zygote.py).
+    more: bool,
     /// Commands of which a copy would not do.
     unfit: Mutex<HashSet<Vec<OsString>>>,
 }
@@ -64,8 +64,8 @@ fn surroundings() -> String {
 }
 
 impl Zygotes {
-    /// Of this program alone; none where there are to be none.
-    pub fn own(modules: &'static str) -> Result<Option<Zygotes>> {
+    /// Of this program alone; none where there are to be none. With `more` for many copies.
+    pub fn own(more: bool) -> Result<Option<Zygotes>> {
         if env::var_os(SHARED).is_some() {
             return Ok(None);
         }
@@ -73,15 +73,15 @@ impl Zygotes {
         Ok(Some(Zygotes {
             folder: folder.path().to_path_buf(),
             own: Some((folder, Mutex::default())),
-            modules,
+            more,
             unfit: Mutex::default(),
         }))
     }
 
     /// Those of all programs, where there are such.
-    pub fn shared() -> Option<Zygotes> {
+    pub fn shared(more: bool) -> Option<Zygotes> {
         let folder = env::var_os(SHARED).filter(|folder| !folder.is_empty())?;
-        Some(Zygotes { folder: folder.into(), own: None, modules: "", unfit: Mutex::default() })
+        Some(Zygotes { folder: folder.into(), own: None, more, unfit: Mutex::default() })
     }
 
     /// Whether what a copy prints before it is found not to do may be printed twice: in tests.
@@ -123,13 +123,16 @@ impl Zygotes {
         let libraries = environment.get(OsStr::new("VRAMLAB_REHEARSAL_LIBRARIES")).context("the simulated GPU's libraries")?;
         let path = env::var_os("PATH").unwrap_or_default();
         let mut hasher = DefaultHasher::new();
-        (&program, &path, &of_all, libraries, surroundings()).hash(&mut hasher);
+        (&program, &path, &of_all, libraries, surroundings(), self.more).hash(&mut hasher);
         let owner = if self.own.is_some() { process::id() } else { 0 };
         let asked = self.connect(hasher.finish(), |listener| {
             let mut python = Command::new(&program);
             python.args(["-c", ""]).current_dir("/").stdin(listener).stdout(Stdio::null()).stderr(Stdio::null());
             python.env_clear().envs(of_all).env("PATH", &path).env("VRAMLAB_REHEARSAL_LIBRARIES", libraries);
-            python.env("VRAMLAB_WAITS", owner.to_string()).env("VRAMLAB_IMPORTS", self.modules);
+            python.env("VRAMLAB_WAITS", owner.to_string());
+            if self.more {
+                python.env("VRAMLAB_WAITS_WITH_MORE", "1");
+            }
             if owner == 0 {
                 // It outlives whoever a Ctrl-C is for.
                 python.process_group(0);

@@ -84,7 +84,7 @@ pub fn only_help() -> String {
 pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
     let (choices, mut left_out) = choices(rehearsal, trials)?;
     let asked = !trials.only.is_empty();
-    let rehearsal = &rehearsal.in_copies()?;
+    let rehearsal = &rehearsal.in_copies(choices.len())?;
     let counting = Rehearsal { variant: Variant { counts: true, ..Variant::default() }, ..rehearsal.clone() };
     (rehearsal.progress)("rehearsing the script as it is");
     let began = Instant::now();
