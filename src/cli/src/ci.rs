@@ -1,6 +1,6 @@
 //! `vramlab ci`: the cases of `vramlab.toml`, at a base and as the project is now.
 
-use super::rehearsal::{progress, write_json};
+use super::terminal::{progress, write_json};
 use anyhow::{Context, Result, bail, ensure};
 use base::print;
 use base::units::Bytes;

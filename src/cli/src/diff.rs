@@ -1,6 +1,6 @@
 //! `vramlab diff A B` of two rehearsals.
 
-use super::rehearsal::write_json;
+use super::terminal::write_json;
 use anyhow::Result;
 use base::print;
 use rehearse::check::Earlier;

@@ -1,6 +1,6 @@
 //! `vramlab fit`: the largest batch or context that fits a card.
 
-use super::rehearsal::{RunFlags, SaidFlags, cards};
+use super::flags::{RunFlags, SaidFlags, cards};
 use anyhow::{Result, ensure};
 use clap::Args;
 use clap::builder::PossibleValuesParser;

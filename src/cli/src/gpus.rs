@@ -1,6 +1,6 @@
 //! `vramlab gpus`: the cards that can be simulated.
 
-use super::rehearsal::write_json;
+use super::terminal::write_json;
 use anyhow::{Result, anyhow, ensure};
 use base::println;
 use base::units::{Bytes, significant};

@@ -4,10 +4,13 @@ mod calibrate;
 mod ci;
 mod diff;
 mod fit;
+mod flags;
 mod gpus;
 mod mcp;
+mod outcome;
 mod plan;
 mod rehearsal;
+mod several;
 mod show;
 mod terminal;
 mod versions;
@@ -50,7 +53,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Subcommands {
     /// Run your own training script, unmodified, on a simulated GPU: does it fit, and what fills the memory?
-    Rehearse(Box<rehearsal::RehearseOptions>),
+    Rehearse(Box<flags::RehearseOptions>),
 
     /// Find the largest batch or context of your own training script that fits a GPU, without one
     Fit(Box<fit::FitOptions>),
@@ -183,7 +186,7 @@ fn main() -> ExitCode {
     let rehearses = command.rehearses();
     let code = run(command).unwrap_or_else(|error| {
         eprintln!("vramlab: {error:#}");
-        if rehearses && !error.is::<rehearse::ScriptFailed>() { rehearsal::BAD_INPUT } else { 1 }
+        if rehearses && !error.is::<rehearse::ScriptFailed>() { outcome::BAD_INPUT } else { 1 }
     });
     ExitCode::from(console::status(code))
 }

@@ -1,6 +1,7 @@
 //! `vramlab plan`: the layouts of a job on many cards that fit, and the fastest of them.
 
-use super::rehearsal::{SaidFlags, cards, progress};
+use super::flags::{SaidFlags, cards};
+use super::terminal::progress;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use clap::builder::PossibleValuesParser;

@@ -1,6 +1,7 @@
 //! `vramlab show`: what was kept of a rehearsal, in any form that the rehearsal itself could have had.
 
-use super::rehearsal::{Outputs, present, status};
+use super::flags::Outputs;
+use super::outcome::{present, status};
 use anyhow::{Result, ensure};
 use base::{eprint, println};
 use clap::Args;

@@ -2,8 +2,12 @@
 
 use super::mcp::is_called_by_agent;
 use anstyle::{AnsiColor, Style};
-use base::{eprint, eprintln};
-use std::io::IsTerminal;
+use anyhow::{Context, Result};
+use base::{eprint, eprintln, print};
+use rehearse::files;
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Columns of the terminal that the standard error is; none of a file.
@@ -49,15 +53,15 @@ pub fn styled(text: &str) -> String {
 static STANDS: AtomicBool = AtomicBool::new(false);
 
 /// What goes on, in a line of its own.
-pub fn progress(what: &str) {
+fn line(what: &str) {
     end_progress();
     eprintln!("vramlab: {what}");
 }
 
 /// What goes on while the script prints nothing: on a terminal the line before is written over, an agent gets each, and a file none.
-pub fn rewritten(what: &str) {
+fn rewritten(what: &str) {
     if is_called_by_agent() {
-        progress(what);
+        line(what);
     } else if let Some(columns) = columns().filter(|_| std::io::stderr().is_terminal()) {
         let line: String = format!("vramlab: {what}").chars().take(columns.saturating_sub(1)).collect();
         eprint!("\r\x1b[2K{line}");
@@ -70,4 +74,24 @@ pub fn end_progress() {
     if STANDS.swap(false, Ordering::Relaxed) {
         eprint!("\r\x1b[2K");
     }
+}
+
+/// Where a rehearsal's progress is printed: while the script is heard, too, in lines of its own.
+pub fn progress(quiet: bool, is_silent: bool) -> fn(&str) {
+    match (quiet, is_silent) {
+        (true, _) => |_| {},
+        (false, true) => rewritten,
+        (false, false) => line,
+    }
+}
+
+/// Writes to a file, or with `-` to the standard output.
+pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).context("writing the answer")? + "\n";
+    if path.as_os_str() == "-" {
+        print!("{text}")
+    } else {
+        files::save(path, |out| Ok(out.write_all(text.as_bytes())?))?
+    }
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! `vramlab versions` and `vramlab bisect`: a script with other versions of what it imports.
 
-use super::rehearsal::{Rank, RunFlags, SaidFlags, cards, progress, write_json};
+use super::flags::{Rank, RunFlags, SaidFlags, cards};
+use super::terminal::{progress, write_json};
 use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
 use base::{eprint, println};

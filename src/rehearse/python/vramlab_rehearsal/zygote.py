@@ -220,7 +220,7 @@ class _Imported:
 
 
 class _Later:
-    """Parts of torch that many copies import, and whose import takes longer than torch's own: a copy finds them, all together, where it imports one."""
+    """Parts of torch that many copies import: that takes seconds, once for all. A copy finds them, all together, where it imports one."""
 
     _PARTS = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim", "torch.distributed.pipelining")
 
