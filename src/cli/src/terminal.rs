@@ -31,7 +31,7 @@ pub fn styled(text: &str) -> String {
             _ if at == 0 && line.starts_with("FITS") => colour(AnsiColor::Green).bold(),
             _ if at == 0 && line.starts_with("BARELY") => colour(AnsiColor::Yellow).bold(),
             _ if at == 0 => colour(AnsiColor::Red).bold(),
-            _ if ["What fills", "Try first", "Makes it fit", "Speed"].iter().any(|head| line.starts_with(head)) => {
+            _ if ["What fills", "Try first", "To use less", "Makes it fit", "Speed"].iter().any(|head| line.starts_with(head)) => {
                 Style::new().bold()
             }
             _ => Style::new(),

@@ -21,7 +21,7 @@ pub fn terminal(text: &str) -> String {
     let colour = |(at, line): (usize, &str)| match line {
         _ if at == 0 && line.starts_with("FITS") => "#3fb950\" font-weight=\"bold",
         _ if at == 0 => "#ff7b72\" font-weight=\"bold",
-        _ if ["What fills", "Try first", "Makes it fit", "Speed"].iter().any(|head| line.starts_with(head)) => {
+        _ if ["What fills", "Try first", "To use less", "Makes it fit", "Speed"].iter().any(|head| line.starts_with(head)) => {
             "#ffffff\" font-weight=\"bold"
         }
         _ => "#c9d1d9",

@@ -108,12 +108,20 @@ fn account(account: &Account, answer: &Answer, rows: usize) -> Vec<String> {
     lines
 }
 
-fn advice(advice: &[Advice]) -> Vec<String> {
+/// What the advice is for: half of a card that stands free wants none, a smaller card or a larger batch may.
+pub fn advice_is_for(advice: &[Advice], answer: &Answer) -> &'static str {
+    match answer.headroom.saturating_mul(2) > answer.gpu.memory {
+        _ if advice.iter().any(|one| one.makes_it_fit) => "Makes it fit",
+        true if answer.verdict.fits() => "To use less",
+        _ => "Try first",
+    }
+}
+
+fn advice(head: &str, advice: &[Advice]) -> Vec<String> {
     if advice.is_empty() {
         return Vec::new();
     }
     let any_fits = advice.iter().any(|one| one.makes_it_fit);
-    let head = if any_fits { "Makes it fit" } else { "Try first" };
     let mut lines = vec![format!("{head:<24}{:>9} {:>9}   (about; --what-if: exact figures)", "memory", "step time")];
     for one in advice.iter().filter(|one| !any_fits || one.makes_it_fit).take(ADVICE) {
         let (frees, time) = (format!("-{}", bytes(one.frees)), one.longer.map_or("?".to_string(), longer));
@@ -160,7 +168,8 @@ pub fn short(answer: &Answer) -> String {
         None => reply.account.map_or_else(Vec::new, |of| account(of, answer, ROWS)),
     };
     let more = "More: -v phases, modules, kernels, host RAM   --out DIR memory.html, snapshot";
-    let mut parts = [head, fill, Vec::new(), advice(reply.advice), speed(&reply, answer), Vec::new()];
+    let mut parts =
+        [head, fill, Vec::new(), advice(advice_is_for(reply.advice, answer), reply.advice), speed(&reply, answer), Vec::new()];
     let taken = |parts: &[Vec<String>]| parts.iter().filter(|part| !part.is_empty()).map(|part| part.len() + 1).sum::<usize>();
     let told = |finding: &Finding| {
         let row = finding.cure.as_ref().or(finding.rows.first()).map_or("", |row| row.trim());
@@ -221,9 +230,9 @@ mod tests {
         };
         // What changes the training comes last.
         let all = [one("a", false), one("b", false), one("c", false), one("bf16", true)];
-        let lines = super::advice(&all);
+        let lines = super::advice("Makes it fit", &all);
         assert!(lines.len() == 2 && lines[0].starts_with("Makes it fit") && lines[1].starts_with("  bf16"), "{lines:?}");
-        let lines = super::advice(&all[..3]);
+        let lines = super::advice("Try first", &all[..3]);
         assert!(lines.len() == 4 && lines[0].starts_with("Try first"), "{lines:?}");
     }
 

@@ -1,5 +1,6 @@
 //! The answer on the terminal.
 
+use super::short::advice_is_for;
 use super::{cards, time};
 use crate::answer::reply::{Reply, smallest};
 use crate::answer::{Answer, Checkpoint, Finding, LiveBytes, OnCard, ProcessAnswer, RehearsalVerdict, moment};
@@ -124,7 +125,9 @@ fn advice(text: &mut String, answer: &Answer) -> std::fmt::Result {
     if answer.advice.is_empty() {
         return Ok(());
     }
-    writeln!(text, "\n  Try first (--what-if: exact figures, and the lines to paste)")?;
+    let head = advice_is_for(&answer.advice, answer);
+    let order = "what costs no time first, what changes results last";
+    writeln!(text, "\n  {head}: {order} (--what-if: exact figures, and the lines to paste)")?;
     for one in &answer.advice {
         let time = match one.longer {
             Some(longer) if longer.abs() >= 0.01 => format!(", step {:+.0} %", longer * 100.0),
