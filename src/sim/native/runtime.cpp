@@ -300,6 +300,19 @@ struct Mark {
 };
 std::map<cudaEvent_t, Mark> marks;
 
+// Cards where the code of kernels is, a bit each. It comes with cuBLAS's or cuDNN's handle, and else with this launch: a single kernel takes little.
+std::atomic<uint64_t> has_code{0};
+static_assert(occupancy::kMostCards <= 64);
+constexpr uint64_t kManyLaunches = 16;
+
+bool load_code() {
+  const int card = current_device < device_count() ? card_of(current_device) : 0;
+  if (has_code & uint64_t{1} << card) return true;
+  if (!occupancy::load_code(card, card_memory())) return false;
+  has_code |= uint64_t{1} << card;
+  return true;
+}
+
 void launch() {
   launches++;
   if (lag()) launched++;
@@ -370,15 +383,19 @@ struct Bounds {
   uint64_t begin = 0, end = 0;
 };
 Bounds own_stack() {
-  pthread_attr_t attributes;
-  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return {};
-  void* low = nullptr;
-  size_t bytes = 0;
-  const bool is_there = pthread_attr_getstack(&attributes, &low, &bytes) == 0;
-  pthread_attr_destroy(&attributes);
-  if (!is_there) return {};
+  // Of a process's first thread it is read from all of /proc/self/maps: a tenth of a millisecond and more, and there are hundreds of thousands of launches.
+  static thread_local const uint64_t end = [] {
+    pthread_attr_t attributes;
+    if (pthread_getattr_np(pthread_self(), &attributes) != 0) return uint64_t{0};
+    void* low = nullptr;
+    size_t bytes = 0;
+    const bool is_there = pthread_attr_getstack(&attributes, &low, &bytes) == 0;
+    pthread_attr_destroy(&attributes);
+    return is_there ? reinterpret_cast<uint64_t>(low) + bytes : 0;
+  }();
   // From here up: below it nobody has put anything.
-  return {reinterpret_cast<uint64_t>(&attributes), reinterpret_cast<uint64_t>(low) + bytes};
+  const char here = 0;
+  return {reinterpret_cast<uint64_t>(&here), end};
 }
 
 // Reads back zeros. Pages of the host that nobody has touched are left alone: they are zeros, and take no memory.
@@ -423,9 +440,11 @@ uint64_t vramlab_dry_memory() {
   asked_cards();
   lag();
   occupancy::context_bytes();
+  occupancy::code_bytes();
   return card_memory();
 }
 uint64_t vramlab_dry_launches() { return launches; }
+bool vramlab_dry_load_code() { return load_code(); }
 int vramlab_dry_cards() { return machine().cards; }
 uint64_t vramlab_dry_waits() { return waits; }
 int vramlab_dry_card_of(int device) { return device < device_count() ? card_of(device) : device; }
@@ -918,6 +937,7 @@ cudaError_t __cudaPopCallConfiguration(Shape* grid, Shape* block, size_t* shared
 // begins with an address of the card if it is a pointer or an accessor.
 cudaError_t cudaLaunchKernel(const void* function, Shape, Shape, void** parameters) {
   launch();
+  if (launches >= kManyLaunches && !load_code()) return last_error = cudaErrorMemoryAllocation;
   const int third_party_library = third_party.find(function);
   third_party.mark(third_party_library);
   if (third_party_library < 0 || !vramlab_dry_launched) return cudaSuccess;
@@ -1046,6 +1066,7 @@ int error_string(int error, const char** text) {
 [[maybe_unused]] const int follows_forks = pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); },
                                                           [] {
                                                             occupancy::forked();
+                                                            has_code = 0;
                                                             handles.clear();
                                                             for (Card& of : cards) of.blocks.clear(), of.reservations.clear(), of.small = 0;
                                                             mutex.unlock();
