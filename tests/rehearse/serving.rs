@@ -64,6 +64,15 @@ fn layers_of_an_engine_that_share_a_block_are_counted_once() {
         fs::create_dir_all(scene.path(name).parent().unwrap()).unwrap();
         fs::write(scene.path(name), text).unwrap();
     }
+    for arguments in [&["logs"][..], &[]] {
+        let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--quiet"], arguments);
+        assert!(
+            said(&output).contains(&format!("tokens {}\n", answer["serves"]["tokens"])),
+            "{}: {}",
+            said(&output),
+            answer["serves"]
+        );
+    }
     let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], &[]);
     let (text, serves) = (said(&output), &answer["serves"]);
     assert_eq!(serves["engine"], "vLLM 0.30.0", "{}", error(&output));
@@ -79,6 +88,21 @@ fn layers_of_an_engine_that_share_a_block_are_counted_once() {
     let measured =
         [("weights", 4 << 20), ("activations", 2 << 20), ("CUDA graphs as estimated", 1 << 20), ("kept beside weights", 2 << 20)];
     assert_eq!(beside[..4], measured);
+}
+
+#[test]
+fn the_code_of_kernels_comes_with_the_first_product_and_counts_as_outside_of_pytorch() {
+    let scene = Scene::new(
+        "import torch\ndef outside():\n    free, total = torch.cuda.mem_get_info()\n    return total - free - torch.cuda.memory_reserved()\n\
+         x = torch.empty(64, 64, device='cuda'); before = outside(); x.fill_(1); few = outside(); x @ x\n\
+         print('meter', (outside() - before) * (few == before))\nx @ x\n",
+    );
+    for (card, code) in [("h100", 136 << 20), ("t4", 40 << 20), ("h100:40GiB", 136 << 20)] {
+        let (output, answer) = scene.run(&["--gpu", card]);
+        assert_eq!(meter(&said(&output)), code, "{card}: {}", error(&output));
+        // All of it is told, whenever it came.
+        assert_eq!(answer["gpu"]["name"], card);
+    }
 }
 
 #[test]

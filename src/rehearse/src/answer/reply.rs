@@ -320,6 +320,9 @@ fn beside(answer: &Answer) -> Vec<String> {
     });
     let is_whole = fits && answer.verdict != RehearsalVerdict::FitsInPart && answer.other_values.is_none();
     let runs_on = runs_on.or_else(|| answer.smallest_card.filter(|_| is_whole).map(|card| format!("Smallest card: {card}.")));
+    let engine = answer.engine.as_ref();
+    let engine = engine
+        .map(|engine| format!("{} generates beside it: {}.", engine.engine.as_deref().unwrap_or("An engine"), engine.holds()));
     let served = answer.serves.as_ref();
     let would_start = served.filter(|serves| !serves.would_start.is_empty());
     let would_start = would_start.map(|serves| format!("It would start with {}.", serves.would_start.join(", or with ")));
@@ -376,6 +379,7 @@ fn beside(answer: &Answer) -> Vec<String> {
     [
         failed,
         would_start,
+        engine,
         ended,
         why,
         no_code,

@@ -58,6 +58,9 @@ fn of_row(row: &AccountRow, answer: &Answer) -> String {
     match row.part {
         Part::Cached => "kept by PyTorch's allocator".to_string(),
         Part::Context => "estimate".to_string(),
+        _ if !row.models.is_empty() => {
+            row.models.iter().map(|of| format!("{} {}", of.model, bytes(of.bytes))).collect::<Vec<String>>().join(", ")
+        }
         _ => {
             let lines = row.lines.iter().filter(|of| of.bytes * 10 >= row.bytes);
             let places: Vec<&str> = lines.map(|of| brief(&of.line)).collect();
