@@ -8,6 +8,7 @@ mod cures;
 mod ends;
 mod files;
 mod first_minute;
+mod frameworks;
 mod growing;
 mod guarded_by;
 mod held;

@@ -13,7 +13,7 @@ use rehearse::{Answer, FlagTemplate, Rehearsal, RehearsalResult, RehearsalVerdic
 use serde::Serialize;
 use sim::cards::Card;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -657,7 +657,9 @@ fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32, earlie
     let mut found = BTreeMap::from([(0, run(0)?)]);
     let sends = |result: &RehearsalResult| {
         let pairs = result.capture.traces.iter().flat_map(|trace| trace.communicators.values()).any(|of| of.pairs > 0);
-        pairs || fs::read_dir(sent.path()).is_ok_and(|mut objects| objects.next().is_some())
+        // What the root of a group says to all of it has its kind before.
+        let to_one = |name: &OsStr| name.to_str().is_some_and(|name| !name.contains('-'));
+        pairs || fs::read_dir(sent.path()).is_ok_and(|objects| objects.flatten().any(|object| to_one(&object.file_name())))
     };
     if last > 1 && !sends(&found[&0]) {
         found.insert(last, run(last)?);

@@ -61,6 +61,25 @@ impl fmt::Display for DeviceChoice {
 }
 
 impl DeviceChoice {
+    /// How many processes load libtorch at the same time before they are timed one by one.
+    pub(crate) fn loaded_together(self) -> usize {
+        match self {
+            DeviceChoice::Cpu => cores().clamp(1, 4),
+            // Each would hold memory of the GPU.
+            DeviceChoice::Cuda(_) | DeviceChoice::Dry(_) | DeviceChoice::FakeCuda(_) => 1,
+        }
+    }
+
+    /// How many cells can be counted at the same time without one changing the bytes of another. On a GPU they would share its memory.
+    pub(crate) fn side_by_side(self, threads: u32) -> usize {
+        match self {
+            DeviceChoice::Cuda(_) => 1,
+            DeviceChoice::Cpu => (cores() / threads as usize).max(1),
+            // It computes nothing, so one thread is all that a cell takes.
+            DeviceChoice::Dry(_) | DeviceChoice::FakeCuda(_) => cores(),
+        }
+    }
+
     pub fn platform(self) -> Platform {
         match self {
             DeviceChoice::Cpu => Platform::Cpu,

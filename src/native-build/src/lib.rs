@@ -46,7 +46,7 @@ pub const SIMULATED: [(&str, &str, &[&str]); 5] = [
     (
         "start",
         "libvramlab_start.so",
-        &["start.cpp", "marks.cpp", "overlay.cpp", "folders.cpp", "confine.cpp", "others.cpp", "calls.cpp"],
+        &["start.cpp", "guard.cpp", "marks.cpp", "overlay.cpp", "folders.cpp", "confine.cpp", "others.cpp", "calls.cpp"],
     ),
 ];
 

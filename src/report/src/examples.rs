@@ -127,102 +127,128 @@ fn trusted(
     techniques: &str,
     [times, fine_tuning]: &[String; 2],
 ) -> Option<String> {
-    let events = rows(real_gpus)?;
-    let sum = |column: &str| events.iter().filter_map(|row| number(row, column)).sum::<f64>();
-    let (equal, all) = (sum("events_identical"), sum("events_measured"));
-    let Ran { allocated, reserved, early, times: apart } = ran(blind)?;
-    let today = ran(today)?;
-    let least = |values: &[f64]| values.iter().copied().reduce(f64::min);
-    let most = |values: &[f64]| values.iter().copied().reduce(f64::max);
-    let near = |values: &[f64], within: f64| values.iter().filter(|off| off.abs() < within).count();
-    let of: Vec<f64> = allocated.iter().map(|(_, off)| *off).collect();
-    let (worst, furthest) = allocated.iter().max_by(|a, b| a.1.abs().total_cmp(&b.1.abs()))?;
+    let (blind, today) = (ran(blind)?, ran(today)?);
+    let titan = rows(titan)?;
+    let table = [
+        "| prediction | beside the real figure: blind, before the card was seen (minus: we said too little) | today's program |"
+            .to_string(),
+        "|---|---|---|".to_string(),
+        trusted_allocated(&rows(real_gpus)?, &blind, &today)?,
+        trusted_reserved(&blind, &today)?,
+        trusted_of_others(ecosystem, &titan)?,
+        trusted_times(&blind, &today, times, &rows(fine_tuning)?, &titan)?,
+        trusted_fixes(rows(techniques)?),
+    ];
+    Some(table.join("\n"))
+}
 
-    let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_string()).collect::<Vec<String>>();
+fn least(values: &[f64]) -> Option<f64> {
+    values.iter().copied().reduce(f64::min)
+}
+
+fn most(values: &[f64]) -> Option<f64> {
+    values.iter().copied().reduce(f64::max)
+}
+
+fn near(values: &[f64], within: f64) -> usize {
+    values.iter().filter(|off| off.abs() < within).count()
+}
+
+fn cells(line: &str) -> Vec<String> {
+    line.trim_matches('|').split('|').map(|cell| cell.trim().to_string()).collect()
+}
+
+fn trusted_allocated(events: &[Row], blind: &Ran, today: &Ran) -> Option<String> {
+    let sum = |column: &str| events.iter().filter_map(|row| number(row, column)).sum::<f64>() as u64;
+    let of = |ran: &Ran| ran.allocated.iter().map(|(_, off)| *off).collect::<Vec<f64>>();
+    let (worst, furthest) = blind.allocated.iter().max_by(|a, b| a.1.abs().total_cmp(&b.1.abs()))?;
+    Some(format!(
+        "| **allocated**: {} runs of our programs on an H200 and an H100 | within 0.4 % in {}; **missed**: {worst} {:+.0} % (`cudnn.benchmark`). {} of {} allocations and frees of 15 steps that others recorded are equal | {} of them rehearsed again: within 0.4 % in {} |",
+        blind.allocated.len(),
+        near(&of(blind), 0.004),
+        100.0 * furthest,
+        digits(sum("events_identical")),
+        digits(sum("events_measured")),
+        today.allocated.len(),
+        near(&of(today), 0.004)
+    ))
+}
+
+fn trusted_reserved(blind: &Ran, today: &Ran) -> Option<String> {
+    let Ran { reserved, early, .. } = blind;
+    Some(format!(
+        "| **reserved**, which decides whether it fits: the same runs | within 1 % in {}; **{:.0} to {:+.0} %** | within 1 % in {} of {} |",
+        near(reserved, 0.01),
+        100.0 * least(reserved)?.min(least(early)?),
+        100.0 * most(reserved)?.max(most(early)?),
+        near(&today.reserved, 0.01),
+        today.reserved.len()
+    ))
+}
+
+fn trusted_of_others(ecosystem: &str, titan: &[Row]) -> Option<String> {
     let lines = |starts: &'static str| ecosystem.lines().filter(move |line| line.starts_with(starts)).map(cells);
-    let ladder: Vec<Vec<String>> = ladder_table(ecosystem).skip(2).map(cells).collect();
-    let bytes: Vec<f64> = ladder.iter().filter_map(|row| per_cent(&row[3])).collect();
-    let detection: Vec<f64> =
-        lines("| vision: references/detection").chain(lines("| detectron2")).filter_map(|row| per_cent(&row[6])).collect();
-    let speed = |row: &Row| Some(100.0 * number(row, "tokens_per_second")? / number(row, "published_tokens_per_second")? - 100.0);
-    let speeds: Vec<f64> = rows(titan)?.iter().filter_map(speed).collect();
-    let titan: Vec<f64> = rows(titan)?
-        .iter()
-        .filter_map(|row| Some(number(row, "reserved")? / 2f64.powi(30) / number(row, "published_gib")? - 1.0))
-        .collect();
+    let bytes: Vec<f64> = ladder_table(ecosystem).skip(2).map(cells).filter_map(|row| per_cent(&row[3])).collect();
+    let detection = lines("| vision: references/detection").chain(lines("| detectron2"));
+    let detection: Vec<f64> = detection.filter_map(|row| per_cent(&row[6])).collect();
+    let off = |row: &Row| Some(number(row, "reserved")? / 2f64.powi(30) / number(row, "published_gib")? - 1.0);
+    let titan: Vec<f64> = titan.iter().filter_map(off).collect();
+    let far: Vec<f64> = titan.iter().copied().filter(|off| off.abs() >= 0.002).collect();
+    Some(format!(
+        "| memory that others published, in view | | torchtitan on H100s: {} of {} within 0.2 %, the others {:.0} to {:.0} %; [torchtune](docs/ecosystem.md#torchtune-llama-32-3b-step-by-step): {} of {} within 1 %; **detection of 2019: {:.0} to {:.0} %** |",
+        near(&titan, 0.002),
+        titan.len(),
+        100.0 * least(&titan)?,
+        100.0 * most(&far)?,
+        near(&bytes, 1.0),
+        bytes.len(),
+        least(&detection)?,
+        most(&detection)?
+    ))
+}
 
+fn trusted_times(blind: &Ran, today: &Ran, times: &str, fine_tuning: &[Row], titan: &[Row]) -> Option<String> {
+    let speed = |row: &Row| Some(100.0 * number(row, "tokens_per_second")? / number(row, "published_tokens_per_second")? - 100.0);
+    let speeds: Vec<f64> = titan.iter().filter_map(speed).collect();
     let error = |row: &Row| Some((number(row, "predicted")? / number(row, "measured")? - 1.0).abs());
-    let tuned: Vec<f64> = rows(fine_tuning)?.iter().map(error).collect::<Option<_>>()?;
+    let tuned: Vec<f64> = fine_tuning.iter().map(error).collect::<Option<_>>()?;
     let halves = |errors: &[f64]| {
         let [half, most] = [0.5, 0.9].map(|share| within(errors.to_vec(), share).map(|error| 100.0 * error));
         Some(format!("half within {:.0} %, nine in ten within {:.0} %", half?, most?))
     };
     let step = times.lines().find(|line| line.starts_with("| all steps |")).map(cells)?;
+    Some(format!(
+        "| **time of a step** | our {} runs: {} | {} of them predicted again: {}; {} steps that others timed: half within {}; {} of fine-tuning: {}; **torchtitan's tokens/s {:+.0} to {:+.0} %**, as GH200s at 500 W |",
+        blind.times.len(),
+        halves(&blind.times)?,
+        today.times.len(),
+        halves(&today.times)?,
+        step[1],
+        step[2].replace(" / ", ", nine in ten within "),
+        tuned.len(),
+        halves(&tuned)?,
+        least(&speeds)?,
+        most(&speeds)?
+    ))
+}
 
-    let tried: Vec<Row> = rows(techniques)?.into_iter().filter(|row| !row["techniques"].is_empty()).collect();
-    let change = |row: &Row| Some((number(row, "change")?, number(row, "change_measured")?));
+fn trusted_fixes(techniques: Vec<Row>) -> String {
+    let tried: Vec<Row> = techniques.into_iter().filter(|row| !row["techniques"].is_empty()).collect();
     let is_in_band = |row: &&Row| {
         let real = number(row, "change_measured");
         real.is_some_and(|real| number(row, "change_low") <= Some(real) && Some(real) <= number(row, "change_high"))
     };
     // What was predicted to be faster and was slower.
-    let wrong = tried.iter().filter_map(|row| Some((row, change(row)?))).filter(|(_, (said, real))| *said < 0.0 && *real > 0.01);
-    let wrong =
-        wrong.map(|(row, (said, real))| format!("{} {:+.0} % and was {:+.0} %", row["techniques"], 100.0 * said, 100.0 * real));
-    let wrong: Vec<String> = wrong.collect();
+    let wrong = |row: &Row| {
+        let (said, real) = (number(row, "change")?, number(row, "change_measured")?);
+        let text = || format!("{} {:+.0} % and was {:+.0} %", row["techniques"], 100.0 * said, 100.0 * real);
+        (said < 0.0 && real > 0.01).then(text)
+    };
+    let wrong: Vec<String> = tried.iter().filter_map(wrong).collect();
     let wrong = if wrong.is_empty() { String::new() } else { format!("; **wrong sign**: we said {}", wrong.join(", ")) };
-
-    let table = [
-        "| prediction | beside the real figure: blind, before the card was seen (minus: we said too little) | today's program |"
-            .to_string(),
-        "|---|---|---|".to_string(),
-        format!(
-            "| **allocated**: {} runs of our programs on an H200 and an H100 | within 0.4 % in {}; **missed**: {worst} {:+.0} % (`cudnn.benchmark`). {} of {} allocations and frees of 15 steps that others recorded are equal | {} of them rehearsed again: within 0.4 % in {} |",
-            of.len(),
-            near(&of, 0.004),
-            100.0 * furthest,
-            digits(equal as u64),
-            digits(all as u64),
-            today.allocated.len(),
-            near(&today.allocated.iter().map(|(_, off)| *off).collect::<Vec<f64>>(), 0.004)
-        ),
-        format!(
-            "| **reserved**, which decides whether it fits: the same runs | within 1 % in {}; **{:.0} to {:+.0} %** | within 1 % in {} of {} |",
-            near(&reserved, 0.01),
-            100.0 * least(&reserved)?.min(least(&early)?),
-            100.0 * most(&reserved)?.max(most(&early)?),
-            near(&today.reserved, 0.01),
-            today.reserved.len()
-        ),
-        format!(
-            "| memory that others published, in view | | torchtitan on H100s: {} of {} within 0.2 %, the others {:.0} to {:.0} %; [torchtune](docs/ecosystem.md#torchtune-llama-32-3b-step-by-step): {} of {} within 1 %; **detection of 2019: {:.0} to {:.0} %** |",
-            near(&titan, 0.002),
-            titan.len(),
-            100.0 * least(&titan)?,
-            100.0 * most(&titan.iter().copied().filter(|off| off.abs() >= 0.002).collect::<Vec<f64>>())?,
-            near(&bytes, 1.0),
-            bytes.len(),
-            least(&detection)?,
-            most(&detection)?
-        ),
-        format!(
-            "| **time of a step** | our {} runs: {} | {} of them predicted again: {}; {} steps that others timed: half within {}; {} of fine-tuning: {}; **torchtitan's tokens/s {:+.0} to {:+.0} %**, as GH200s at 500 W |",
-            apart.len(),
-            halves(&apart)?,
-            today.times.len(),
-            halves(&today.times)?,
-            step[1],
-            step[2].replace(" / ", ", nine in ten within "),
-            tuned.len(),
-            halves(&tuned)?,
-            least(&speeds)?,
-            most(&speeds)?
-        ),
-        format!(
-            "| **what a fix costs**: {} fixes measured on an H200 | change of time in our band in {}{wrong} | |",
-            tried.len(),
-            tried.iter().filter(is_in_band).count()
-        ),
-    ];
-    Some(table.join("\n"))
+    format!(
+        "| **what a fix costs**: {} fixes measured on an H200 | change of time in our band in {}{wrong} | |",
+        tried.len(),
+        tried.iter().filter(is_in_band).count()
+    )
 }

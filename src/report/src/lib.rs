@@ -165,32 +165,38 @@ impl Report {
     }
 }
 
-fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
-    let Findings { recorded, machines, .. } = findings;
-    let made = format!("<!-- Made by `{}`; edit nothing here. -->\n", command(results));
-    let mut order = ladder::read(results)?;
-    let mut pictures: Vec<Picture> = Vec::new();
-    let mut pages: Vec<Page> = Vec::new();
+/// Each experiment's page, what saves most first, and all pictures.
+fn pages_and_pictures(
+    findings: &Findings,
+    results: &Path,
+    order: &mut Option<ladder::Ladder>,
+) -> Result<(Vec<Page>, Vec<Picture>)> {
+    let (mut pages, mut pictures): (Vec<Page>, Vec<Picture>) = (Vec::new(), Vec::new());
     let mut experiments: Vec<&ExperimentFindings> = findings.experiments.iter().collect();
     experiments.sort_by(|a, b| a.saving().total_cmp(&b.saving()));
     for experiment in experiments {
         let words = words::PageWords::of(&words::page_of(results, experiment.name()), experiment.runs, order.as_ref());
         let own = pictures_of(experiment.runs, words.placed.as_deref())?;
-        let links = own
-            .iter()
-            .filter(|(_, picture)| !picture.is_on_front)
-            .map(|(name, picture)| (name.clone(), picture.link.clone()))
-            .collect();
+        let beside = own.iter().filter(|(_, picture)| !picture.is_on_front);
+        let links = beside.map(|(name, picture)| (name.clone(), picture.link.clone())).collect();
         pages.push(pages::page(experiment, words, links));
         pictures.extend(own.into_iter().map(|(_, picture)| picture));
     }
-    if let Some(order) = &mut order {
+    if let Some(order) = order {
         // To the first page that shows it.
         order.link(|technique| {
             let shows = |page: &&Page| page.words.blocks.iter().any(|block| block.head.contains(&format!("`{technique}`")));
             pages.iter().find(shows).map_or(String::new(), |page| page.file.clone())
         });
     }
+    Ok((pages, pictures))
+}
+
+fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
+    let Findings { recorded, machines, .. } = findings;
+    let made = format!("<!-- Made by `{}`; edit nothing here. -->\n", command(results));
+    let mut order = ladder::read(results)?;
+    let (pages, pictures) = pages_and_pictures(findings, results, &mut order)?;
     let shown: Vec<&PictureLink> = pictures.iter().filter(|picture| picture.is_on_front).map(|picture| &picture.link).collect();
     let project = results.parent().unwrap_or(Path::new(""));
     let read = |file: &str| std::fs::read_to_string(project.join(file)).ok();
@@ -232,13 +238,7 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
         context! { title, lead, pages, verdict_rows => Serde(rows), published => published.to_vec() }
     };
     let checks: Vec<VerdictRow> = self_checks(findings);
-    let mut published: Vec<Value> =
-        findings.experiments.iter().flat_map(|experiment| claims::published_sections(experiment.runs)).collect();
-    // What was not reproduced comes first.
-    published.sort_by_key(|of| {
-        let ours = of.get_attr("ours").map_or_else(|_| String::new(), |ours| ours.to_string());
-        ["✘", "◐", "✔", "?"].iter().position(|mark| ours.starts_with(mark)).unwrap_or(usize::MAX)
-    });
+    let published = published_rows(findings);
     let lead = "What the lab says of itself: that it computes what PyTorch computes, takes as many bytes, and does not see differences where \
                 there are none. None of this is advice.";
     write("self-checks.md", "several", several("Self-checks", lead, SubjectKind::SelfCheck, &checks, &[]))?;
@@ -274,6 +274,16 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
             .chain([verdicts::table(recorded)])
             .collect::<Result<_>>()?,
     })
+}
+
+/// What was not reproduced comes first.
+fn published_rows(findings: &Findings) -> Vec<Value> {
+    let mut rows: Vec<Value> = findings.experiments.iter().flat_map(|each| claims::published_sections(each.runs)).collect();
+    rows.sort_by_key(|of| {
+        let ours = of.get_attr("ours").map_or_else(|_| String::new(), |ours| ours.to_string());
+        ["✘", "◐", "✔", "?"].iter().position(|mark| ours.starts_with(mark)).unwrap_or(usize::MAX)
+    });
+    rows
 }
 
 /// The lab's claims about itself that stand among those of techniques, and those of its own experiments.

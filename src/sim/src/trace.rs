@@ -397,6 +397,12 @@ fn position(at: usize) -> u32 {
 }
 
 impl MemoryBlock {
+    fn new(made: &Event, at: usize, bound: Bound) -> MemoryBlock {
+        let Event { address, bytes, rounded, device, .. } = *made;
+        let (made, freed, completed, category) = (position(at), NEVER, NEVER, Category::Other);
+        MemoryBlock { address, bytes, rounded, made, freed, completed, tensor: 0, variable: 0, bound, device, category }
+    }
+
     pub fn made(&self) -> usize {
         self.made as usize
     }
@@ -416,6 +422,20 @@ impl MemoryBlock {
     }
 }
 
+impl Label {
+    /// Whether a block that was labelled `before` stays that.
+    fn leaves(self, before: Label) -> bool {
+        match self {
+            // A parameter that is loaded from the host stays one.
+            Label::Data => before != Label::Other,
+            // Weights of which nothing else is known: they are no data, and stay what else they are.
+            Label::Other => before != Label::Data,
+            Label::WeightCopy => !matches!(before, Label::Other | Label::Data),
+            _ => false,
+        }
+    }
+}
+
 /// The blocks of a trace, in the order in which they were made.
 pub fn blocks(events: &[Event]) -> Vec<MemoryBlock> {
     let mut blocks: Vec<MemoryBlock> = Vec::new();
@@ -430,22 +450,7 @@ pub fn blocks(events: &[Event]) -> Vec<MemoryBlock> {
             Kind::Alloc => {
                 live.insert(key, blocks.len());
                 labels.push((Label::Other, 0));
-                let Event { address, bytes, rounded, device, .. } = *event;
-                let (made, freed, completed, tensor, variable, category) = (position(at), NEVER, NEVER, 0, 0, Category::Other);
-                let bound = pools.get(&device).copied().unwrap_or_default();
-                blocks.push(MemoryBlock {
-                    address,
-                    bytes,
-                    rounded,
-                    made,
-                    freed,
-                    completed,
-                    tensor,
-                    variable,
-                    bound,
-                    device,
-                    category,
-                });
+                blocks.push(MemoryBlock::new(event, at, pools.get(&event.device).copied().unwrap_or_default()));
             }
             Kind::Pool if event.rounded == 0 => {
                 let bound = if event.bytes == 0 { Bound::Ordinary } else { Bound::PrivatePool(event.bytes as u32) };
@@ -472,16 +477,7 @@ pub fn blocks(events: &[Event]) -> Vec<MemoryBlock> {
                         blocks[block].variable = event.module;
                         continue;
                     }
-                    let before = labels[block].0;
-                    let stays = match label {
-                        // A parameter that is loaded from the host stays one.
-                        Label::Data => before != Label::Other,
-                        // Weights of which nothing else is known: they are no data, and stay what else they are.
-                        Label::Other => before != Label::Data,
-                        Label::WeightCopy => !matches!(before, Label::Other | Label::Data),
-                        _ => false,
-                    };
-                    if !stays {
+                    if !label.leaves(labels[block].0) {
                         labels[block] = (label, if event.module != 0 { event.module } else { labels[block].1 });
                     }
                 }
@@ -499,7 +495,12 @@ pub fn blocks(events: &[Event]) -> Vec<MemoryBlock> {
             block.bound = Bound::FrozenWeight;
         }
     }
-    // The last pass adds to a cache that nobody is given any more.
+    widen_caches(&mut blocks, events);
+    blocks
+}
+
+/// The last pass adds to a cache that nobody is given any more.
+fn widen_caches(blocks: &mut [MemoryBlock], events: &[Event]) {
     let place = |block: &MemoryBlock| (events[block.made()].stack, events[block.made()].operator);
     let caches: HashSet<(u32, u16)> = blocks
         .iter()
@@ -510,7 +511,6 @@ pub fn blocks(events: &[Event]) -> Vec<MemoryBlock> {
     let is_made =
         |block: &MemoryBlock| matches!(block.category, Category::Activations | Category::Outputs) && caches.contains(&place(block));
     blocks.iter_mut().filter(|block| is_made(block)).for_each(|block| block.category = Category::KeyValueCache);
-    blocks
 }
 
 /// What a block is for: what was said of it, else the phase that made it and whether it outlived that.

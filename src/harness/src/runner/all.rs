@@ -5,7 +5,6 @@ use super::summary::{JudgedClaim, Look, RunAllContext, RunSummary, Share};
 use super::{INTERRUPTED, Options, experiments};
 use crate::machine::DeviceChoice;
 use anyhow::{Context, Result, bail, ensure};
-use base::order::grouped;
 use base::units::Seconds;
 use record::judge::Verdict;
 use record::protocol::{Pass, Platform, Profile};
@@ -48,10 +47,9 @@ pub const GUIDED: [&str; 20] = [
 /// An experiment that was cut short is gone on with, as long as there is more time left than it takes to start everything again.
 const WORTH_ANOTHER_TURN: Duration = Duration::from_secs(10);
 
-/// One experiment on one device.
-#[derive(Debug)]
+/// What became of one experiment.
+#[derive(Debug, Default)]
 struct ExperimentTurn {
-    device: DeviceChoice,
     name: &'static str,
     /// Its exit status; none where it has not run.
     code: Option<u8>,
@@ -68,6 +66,7 @@ struct ExperimentTurn {
 /// What came of all runs.
 #[derive(Debug)]
 pub struct RunAllSummary {
+    device: DeviceChoice,
     /// Exit status: the worst of all.
     pub code: u8,
     /// Folder of all results; none where they are not kept or nothing was run.
@@ -86,82 +85,61 @@ pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<O
         bail!("there is no experiment '{unknown}'; there are: {}", experiments().collect::<Vec<_>>().join(", "));
     }
     interruptible()?;
-    let devices = [options.device()];
+    let device = options.device();
     let mut chosen: Vec<&str> = experiments().filter(|name| only.is_empty() || only.iter().any(|wanted| wanted == name)).collect();
     chosen.sort_by_key(|name| GUIDED.iter().position(|guided| guided == name).unwrap_or(GUIDED.len()));
-    let all_turns = devices.iter().flat_map(|device| chosen.iter().map(move |name| (*device, *name)));
     if options.list {
-        for (device, name) in all_turns {
-            status(command(name, flags, options, device)?)?;
-        }
+        chosen.into_iter().try_for_each(|name| status(command(name, flags, options)?).map(|_| ()))?;
         return Ok(None);
     }
-    // What is kept depends on the profile's being smoke alone, which is the same for all devices.
-    let kept = options.results(options.profile(devices[0]));
+    let profile = options.profile(device);
+    let kept = options.results(profile);
     let scratch = tempfile::tempdir().context("making a folder for what is not kept")?;
     let results = kept.clone().unwrap_or_else(|| scratch.path().to_path_buf());
     let _lock = hold(&results)?;
     let start = Instant::now();
-    let limits: Vec<Duration> = devices.iter().map(|device| limit(options, *device, chosen.len())).collect();
-    announce(options, chosen.len(), &devices, &limits, &results);
-    let mut turns: Vec<ExperimentTurn> = all_turns
-        .map(|(device, name)| ExperimentTurn {
-            device,
-            name,
-            code: None,
-            look: None,
-            decided: false,
-            summary: None,
-            went_on: false,
-        })
-        .collect();
-    let weights = weights(&results);
-    for (position, device) in devices.iter().enumerate() {
-        let later: Duration = limits[position + 1..].iter().sum();
-        // What predictions leave over is for measuring.
-        let end = start + limits[..=position].iter().sum::<Duration>();
-        // The first turn is everybody's; what is left after it is for those who were cut short.
-        loop {
-            let of_device = |turn: &&ExperimentTurn| turn.device == *device;
-            let mut looks = [Look::Guided, Look::First, Look::Again].into_iter();
-            let Some(look) = looks.find(|look| turns.iter().filter(of_device).any(|turn| turn.wants(*look))) else {
-                break;
-            };
-            let waiting: Vec<usize> =
-                (0..turns.len()).filter(|turn| turns[*turn].device == *device && turns[*turn].wants(look)).collect();
-            let began = waiting.iter().any(|turn| turns[*turn].look == Some(look));
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() || (began && left < WORTH_ANOTHER_TURN) {
+    let each = |seconds: u64| Duration::from_secs(seconds * chosen.len() as u64);
+    let limit = options.budget.unwrap_or(match profile {
+        Profile::Smoke => each(20),
+        Profile::Quick => QUICK,
+        Profile::Full => each(600),
+    });
+    eprintln!(
+        "run-all: {} experiments, at most {} in all (--budget sets another limit): {} on {device}, profile {profile}; into {}",
+        chosen.len(),
+        Seconds(limit.as_secs_f64()),
+        if matches!(device, DeviceChoice::Dry(_)) { "predictions" } else { "measurements" },
+        results.display()
+    );
+    let left = || limit.saturating_sub(start.elapsed());
+    let mut turns: Vec<ExperimentTurn> = chosen.iter().map(|name| ExperimentTurn { name, ..ExperimentTurn::default() }).collect();
+    let weights = weights(&results, device.platform());
+    // The first turn is everybody's; what is left after it is for those who were cut short.
+    loop {
+        let mut looks = [Look::Guided, Look::First, Look::Again].into_iter();
+        let Some(look) = looks.find(|look| turns.iter().any(|turn| turn.wants(*look))) else { break };
+        let waiting: Vec<usize> = (0..turns.len()).filter(|turn| turns[*turn].wants(look)).collect();
+        let began = waiting.iter().any(|turn| turns[*turn].look == Some(look));
+        if left().is_zero() || (began && left() < WORTH_ANOTHER_TURN) {
+            break;
+        }
+        // In seconds, with what every experiment takes; the same for all where nothing is known.
+        let weighed: Vec<f64> = waiting.iter().map(|turn| 5.0 + weights.get(turns[*turn].name).unwrap_or(&20.0)).collect();
+        for (position, next) in waiting.iter().enumerate() {
+            let left = left().as_secs_f64();
+            // A look at each of those that are left would take minutes, and decide nothing.
+            if left == 0.0 {
                 break;
             }
-            for (position, next) in waiting.iter().enumerate() {
-                let left = end.saturating_duration_since(Instant::now()).as_secs_f64();
-                // A look at each of those that are left would take minutes, and decide nothing.
-                if left == 0.0 {
-                    break;
-                }
-                // In seconds, with what every experiment takes; the same for all where nothing is known.
-                let weight = |turn: &usize| 5.0 + weights.get(&(device.platform(), turns[*turn].name)).copied().unwrap_or(20.0);
-                // What guides claim is completed before the next begins: a claim that is half measured is worth nothing.
-                let share = weight(next) / waiting[position..].iter().map(weight).sum::<f64>();
-                let own = (left * if look == Look::Guided { 1.0 } else { share }).max(1.0);
-                let share =
-                    Share { before: start.elapsed().as_secs_f64(), own, after: (left - own).max(0.0) + later.as_secs_f64() };
-                let file = scratch.path().join("summary.json");
-                let _ = std::fs::remove_file(&file);
-                let within = RunAllContext { summary: file.clone(), share, look };
-                let turn = &mut turns[*next];
-                // Only the first turn may start over.
-                let flags: Vec<String> = flags.iter().filter(|flag| turn.code.is_none() || *flag != "--fresh").cloned().collect();
-                let mut command = command(turn.name, &flags, options, *device)?;
-                command.args(["--budget", &format!("{own:.0}")]);
-                command.arg("--within").arg(serde_json::to_string(&within)?).arg("--out").arg(&results);
-                let code = status(command)?;
-                if code == INTERRUPTED || stopped() {
-                    eprintln!("run-all: stopped; the same command goes on from here");
-                    return Ok(Some(RunAllSummary { code: INTERRUPTED, results: None, took: start.elapsed(), turns }));
-                }
-                turn.take(look, code, RunSummary::read(&file)?);
+            // What guides claim is completed before the next begins: a claim that is half measured is worth nothing.
+            let share = weighed[position] / weighed[position..].iter().sum::<f64>();
+            let own = (left * if look == Look::Guided { 1.0 } else { share }).max(1.0);
+            let share = Share { before: start.elapsed().as_secs_f64(), own, after: (left - own).max(0.0) };
+            let within = RunAllContext { summary: scratch.path().join("summary.json"), share, look };
+            turns[*next].run(options, flags, &results, &within)?;
+            if turns[*next].code == Some(INTERRUPTED) || stopped() {
+                eprintln!("run-all: stopped; the same command goes on from here");
+                return Ok(Some(RunAllSummary { device, code: INTERRUPTED, results: None, took: start.elapsed(), turns }));
             }
         }
     }
@@ -172,19 +150,19 @@ pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<O
     );
     let code = turns.iter().filter_map(|turn| turn.code).max().unwrap_or(0);
     let results = kept.filter(|_| turns.iter().any(|turn| turn.summary.is_some()));
-    Ok(Some(RunAllSummary { code, results, took: start.elapsed(), turns }))
+    Ok(Some(RunAllSummary { device, code, results, took: start.elapsed(), turns }))
 }
 
 /// What each experiment took of a platform's time where the project's own results were taken, in seconds: shares of the time for all are such
 /// that all end at about the same state.
-fn weights(results: &Path) -> BTreeMap<(Platform, &'static str), f64> {
+fn weights(results: &Path, platform: Platform) -> BTreeMap<&'static str, f64> {
     let taken = |machine: &Path, name: &'static str| {
         let run = Run::read(&machine.join(name)).ok()?;
         // They may have more rounds than a run of all takes.
         let usual = usual(run.manifest.profile).least();
         let counts = |pass: &&PassRecord| pass.pass != Pass::Time || pass.round <= usual;
         let seconds = run.passes.iter().filter(counts).filter_map(|pass| pass.seconds).sum();
-        Some(((run.manifest.identity.platform, name), seconds))
+        (run.manifest.identity.platform == platform).then_some((name, seconds))
     };
     let machines = came(results);
     machines.iter().flat_map(|machine| experiments().filter_map(move |name| taken(machine, name))).collect()
@@ -204,40 +182,22 @@ impl ExperimentTurn {
         }
     }
 
-    fn take(&mut self, look: Look, code: u8, summary: Option<RunSummary>) {
+    fn run(&mut self, options: &Options, flags: &[String], results: &Path, within: &RunAllContext) -> Result<()> {
+        let _ = std::fs::remove_file(&within.summary);
+        // Only the first turn may start over.
+        let flags: Vec<String> = flags.iter().filter(|flag| self.code.is_none() || *flag != "--fresh").cloned().collect();
+        let mut command = command(self.name, &flags, options)?;
+        command.args(["--budget", &format!("{:.0}", within.share.own)]);
+        command.arg("--within").arg(serde_json::to_string(within)?).arg("--out").arg(results);
+        self.code = Some(status(command)?);
+        self.look = Some(within.look);
         let earlier = self.summary.as_ref().map_or(0, |earlier| earlier.passes);
+        let summary = RunSummary::read(&within.summary)?;
         self.went_on = summary.as_ref().is_some_and(|summary| summary.passes > 0);
         self.summary = summary.map(|summary| RunSummary { passes: summary.passes + earlier, ..summary });
         self.decided |= self.summary.as_ref().is_some_and(|summary| summary.lacking == 0);
-        (self.look, self.code) = (Some(look), Some(code));
+        Ok(())
     }
-}
-
-/// What all experiments on a device may take.
-fn limit(options: &Options, device: DeviceChoice, experiments: usize) -> Duration {
-    let each = |each: u64| Duration::from_secs(each * experiments as u64);
-    match (options.budget, options.profile(device)) {
-        (Some(budget), _) => budget,
-        (None, Profile::Smoke) => each(20),
-        (None, Profile::Quick) => QUICK,
-        (None, Profile::Full) => each(600),
-    }
-}
-
-/// Says what will be done, where and how long it takes.
-fn announce(options: &Options, experiments: usize, devices: &[DeviceChoice], limits: &[Duration], results: &Path) {
-    let time = |limit: &Duration| Seconds(limit.as_secs_f64()).to_string();
-    let each = devices.iter().zip(limits).map(|(device, limit)| {
-        let what = if matches!(device, DeviceChoice::Dry(_)) { "predictions" } else { "measurements" };
-        format!("{what} on {device}, profile {}, for at most {}", options.profile(*device), time(limit))
-    });
-    let each: Vec<String> = each.collect();
-    let all = time(&limits.iter().sum());
-    eprintln!(
-        "run-all: {experiments} experiments, at most {all} in all (--budget sets another limit): {}; into {}",
-        each.join("; "),
-        results.display()
-    );
 }
 
 /// Holds the folder of all results, so that no two runs of all disturb each other's times.
@@ -263,11 +223,11 @@ pub(super) fn program(name: &str) -> Result<Command> {
 }
 
 /// The command that runs an experiment, as the program next to this one.
-fn command(name: &str, flags: &[String], options: &Options, device: DeviceChoice) -> Result<Command> {
+fn command(name: &str, flags: &[String], options: &Options) -> Result<Command> {
     let mut command = program(name)?;
     command.args(flags);
     if options.device.is_none() {
-        command.args(["--device", &device.to_string()]);
+        command.args(["--device", &options.device().to_string()]);
     }
     Ok(command)
 }
@@ -287,10 +247,8 @@ impl fmt::Display for RunAllSummary {
         let failed: Vec<String> = summaries().flat_map(of_turn).collect();
         let took = Seconds(self.took.as_secs_f64());
         writeln!(f, "run-all: {passes} passes in {took}, {} cells failed", failed.len())?;
-        for (device, judged) in grouped(summaries().map(|(turn, summary)| (turn.device, &summary.judged))) {
-            let judged = judged.into_iter().flatten().filter(|judged| judged.counts && !judged.in_python);
-            write_judged(f, device, &judged.collect::<Vec<_>>())?;
-        }
+        let judged = summaries().flat_map(|(_, summary)| &summary.judged).filter(|judged| judged.counts && !judged.in_python);
+        write_judged(f, self.device, &judged.collect::<Vec<_>>())?;
         for cell in failed.iter().take(3) {
             writeln!(f, "  failed: {cell}")?;
         }

@@ -8,6 +8,7 @@ mod options;
 mod plan;
 mod preconditions;
 mod progress;
+mod provenance;
 mod python;
 mod reference_process;
 mod round_count;

@@ -6,13 +6,14 @@ use super::options::{CellShard, Options};
 use super::plan::{Plan, Planned, round_order};
 use super::preconditions::{beyond_physics, counted_difference, has_reference, impossible};
 use super::progress::Progress;
-use super::python::{Python, for_reference, project_with};
+use super::provenance::{environment, invocation, revision};
+use super::python::{Python, for_reference};
 use super::reference_process::Exchanges;
 use super::spec::Spec;
 use super::start::{interruptible, refuse_other_allocators, stopped};
 use super::summary::{JudgedClaim, Look, RunSummary};
 use super::template::{Templates, suits};
-use crate::machine::{DeviceChoice, Machine, cores, exact_cpu, flags, kernel};
+use crate::machine::{DeviceChoice, Machine, flags};
 use anyhow::{Context, Result};
 use base::order::grouped;
 use base::units::{Bytes, Seconds, now};
@@ -129,52 +130,6 @@ impl Setting<'_> {
             protocol: (*protocol).clone(),
         })
     }
-}
-
-/// What a run ran on and was built with, beyond what must agree between runs.
-fn environment(python: Option<&Result<Python, String>>) -> BTreeMap<String, String> {
-    let known =
-        [("kernel", kernel()), ("exact cpu", Some(exact_cpu())), ("compilers", Some(env!("VRAMLAB_COMPILERS").to_string()))];
-    let known = known.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?)));
-    let packages = python.and_then(|found| found.as_ref().ok()).map(|python| python.packages.clone());
-    known.chain(packages.unwrap_or_default()).collect()
-}
-
-/// Git revision of the project, and whether what measures had local changes: as git says where the project is, or else as `just dist` wrote it
-/// down. Asked when a run begins: compiled in, each commit would link all programs again.
-fn revision() -> (String, bool) {
-    let unknown = || ("unknown".to_string(), false);
-    let Ok(project) = project_with(Path::new("experiments")) else { return unknown() };
-    let git = |arguments: &[&str]| {
-        let output = std::process::Command::new("git").arg("-C").arg(&project).args(arguments).output().ok();
-        let output = output.filter(|output| output.status.success())?;
-        Some(String::from_utf8_lossy(&output.stdout).trim().to_string())
-    };
-    let packed = std::fs::read_to_string(project.join("REVISION")).ok();
-    if let Some((revision, state)) = packed.as_deref().and_then(|text| text.trim().split_once(' ')) {
-        return (revision.to_string(), state == "dirty");
-    }
-    let Some(revision) = git(&["rev-parse", "--short=12", "HEAD"]) else { return unknown() };
-    let measuring = ["src", "experiments", "records/real_gpus", "Cargo.toml", "Cargo.lock"];
-    let changed = git(&[&["status", "--porcelain", "--"][..], &measuring].concat());
-    (revision, changed.is_some_and(|changed| !changed.is_empty()))
-}
-
-/// The command line, as it can be typed elsewhere: the program by its name, paths from the folder that it was started in, and without where
-/// the results go, which may be a private folder, and the summary that only the run of all experiments around it can read.
-fn invocation() -> Vec<String> {
-    let here = std::env::current_dir().map(|here| format!("{}/", here.display())).unwrap_or_default();
-    let mut given = std::env::args().map(|argument| argument.strip_prefix(&here).map_or(argument.clone(), str::to_string));
-    let program = given.next().unwrap_or_default();
-    let mut kept = vec![Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned()];
-    while let Some(argument) = given.next() {
-        match argument.as_str() {
-            "--within" | "--out" => drop(given.next()),
-            out if out.starts_with("--out=") => {}
-            _ => kept.push(argument),
-        }
-    }
-    kept
 }
 
 struct Sweep<'a> {
@@ -306,7 +261,7 @@ impl<'a> Sweep<'a> {
             }
         };
         std::thread::scope(|scope| {
-            for _ in 0..side_by_side(launcher.choice, threads) {
+            for _ in 0..launcher.choice.side_by_side(threads) {
                 let sender = sender.clone();
                 scope.spawn(|| work(sender));
             }
@@ -476,7 +431,7 @@ impl<'a> Sweep<'a> {
     /// One timed round, until the budget ends. Its templates are no other round's.
     fn round(&mut self, groups: &[Vec<Planned>], round: u32, templates: &mut Templates) -> Result<()> {
         let choice = self.setting.launcher.choice;
-        for next in round_order(groups, round, self.setting.options.seed).chunks(loaded_together(choice)) {
+        for next in round_order(groups, round, self.setting.options.seed).chunks(choice.loaded_together()) {
             let mut jobs = Vec::new();
             for planned in next {
                 if self.over() {
@@ -609,25 +564,6 @@ fn usual_seconds(out: &Path, platform: Platform, experiment: &str) -> BTreeMap<(
         *most = most.max(pass.seconds.unwrap_or(0.0));
     }
     usual
-}
-
-/// How many processes load libtorch at the same time before they are timed one by one.
-fn loaded_together(choice: DeviceChoice) -> usize {
-    match choice {
-        DeviceChoice::Cpu => cores().clamp(1, 4),
-        // Each would hold memory of the GPU.
-        DeviceChoice::Cuda(_) | DeviceChoice::Dry(_) | DeviceChoice::FakeCuda(_) => 1,
-    }
-}
-
-/// How many cells can be counted at the same time without one changing the bytes of another. On a GPU they would share its memory.
-fn side_by_side(choice: DeviceChoice, threads: u32) -> usize {
-    match choice {
-        DeviceChoice::Cuda(_) => 1,
-        DeviceChoice::Cpu => (cores() / threads as usize).max(1),
-        // It computes nothing, so one thread is all that a cell takes.
-        DeviceChoice::Dry(_) | DeviceChoice::FakeCuda(_) => cores(),
-    }
 }
 
 #[cfg(test)]

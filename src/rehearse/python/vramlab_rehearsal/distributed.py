@@ -18,7 +18,7 @@ import zlib
 from . import device, imports, reach
 from .guard import guarded, instead
 from .notes import note
-from .session import settings
+from .session import SESSION, settings
 
 
 def follow(torch):
@@ -175,35 +175,60 @@ def _sent(name, rank, mine, theirs, turn=None):
     return found
 
 
-def _keep(source, target, objects):
-    """For the ranks that `--rank all` rehearses after this one."""
-    turn = _turn((source, target))
+def _keep(what, source, target, objects):
+    """For ranks that are rehearsed after this one."""
+    turn = _turn((what, source, target))
     if settings.sent is not None:
-        with open(os.path.join(settings.sent, f"{turn}.{source}.{target}"), "wb") as file:
+        with open(os.path.join(settings.sent, f"{what}.{turn}.{source}.{target}"), "wb") as file:
             pickle.dump(objects, file)
 
 
-def _kept(source, target):
-    """What `source` sent; where it was not rehearsed, what the nearest rank that was sent one as far away. None if none has."""
+def _kept(what, source, target):
+    """What `source` sent; where it was not rehearsed, what the nearest rank that was sent one as far away. None if none has. A rank that is rehearsed
+    alone asks for the first one's rehearsal, and begins anew."""
     from torch.distributed import get_world_size
 
-    turn = _turn((source, target))
+    turn = _turn((what, source, target))
+    if settings.sent is None and settings.rank and source is not None:
+        open(os.path.join(SESSION, "wanted"), "w").close()
+        os._exit(0)
     # A receiver that names no source cannot be told whose it would get.
     names = [] if settings.sent is None or source is None else os.listdir(settings.sent)
-    pairs = [tuple(map(int, name.split(".")[1:])) for name in names if name.startswith(f"{turn}.")]
+    pairs = [tuple(map(int, name.split(".")[2:])) for name in names if name.startswith(f"{what}.{turn}.")]
     # On a ring, as stages that are interleaved lie: from the last to the first is one on.
     pairs = [(sender, to) for sender, to in pairs if (to - sender - target + source) % get_world_size() == 0]
     if not pairs:
         return None
     sender, to = min(pairs, key=lambda pair: (pair != (source, target), abs(pair[0] - source)))
     if (sender, to) != (source, target):
-        note(note=f"rank {source} was not rehearsed before: what it sends rank {target} is taken to be what rank {sender} sent rank {to}")
-    with open(os.path.join(settings.sent, f"{turn}.{sender}.{to}"), "rb") as file:
+        whom = "its group" if source == target else f"rank {target}"
+        theirs = "its own" if source == target else f"rank {to}"
+        note(note=f"rank {source} was not rehearsed before: what it sends {whom} is taken to be what rank {sender} sent {theirs}")
+    with open(os.path.join(settings.sent, f"{what}.{turn}.{sender}.{to}"), "rb") as file:
         return pickle.load(file)
+
+
+def _told(what, members, root, mine):
+    """What the root of a group gives all of it, `mine` being a function that says it there; groups of as many ranks as far apart are of one kind."""
+    from torch.distributed import get_rank
+
+    if len(members) < 2:
+        return None
+    kind, source = f"{what}-{len(members)}-{members[1] - members[0]}-{root}", members[root]
+    if get_rank() != source:
+        return _kept(kind, source, source)
+    _keep(kind, source, source, mine() if settings.sent is not None else None)
 
 
 # More elements than this are data, on which no program hangs its way.
 MOST_VALUES = 1 << 14
+
+
+def _is_of_a_module():
+    """Whether a wrapper such as DDP gives all ranks a module's buffers, such as how many batches a norm has seen, which nobody reads: C++ does that by
+    itself, and a script calls a function of PyTorch's."""
+    caller = sys._getframe(3)
+    return not caller.f_code.co_filename.endswith("distributed_c10d.py")
 
 
 @guarded("values that ranks give each other")
@@ -256,9 +281,6 @@ def _alone_in_all_groups(distributed):
             made[0].asked = str(backend)
         return made
 
-    def sent_by_this_one(group, source, group_source):
-        return source == distributed.get_rank() or (group_source is not None and group_source == distributed.get_rank(group))
-
     def ranks_of(group):
         return distributed.get_process_group_ranks(group or distributed.group.WORLD)
 
@@ -271,25 +293,34 @@ def _alone_in_all_groups(distributed):
     def where_given(**places):
         return {name: place for name, place in places.items() if place is not None}
 
-    # Objects of another rank are not there to be read where this one is alone; the list stays as it is.
+    def told(what, group, source, mine):
+        members = ranks_of(group)
+        return _told(what, members, members.index(source), mine)
+
+    # Objects of another rank are not there to be read where this one is alone and none ran before; the list stays as it is.
     @instead("broadcast_object_list", distributed, c10d)
     def broadcast(object_list, src=None, group=None, *arguments, group_src=None, **more):
-        if _others is not None and _is_ours(group):
-            source = among(group, src, group_src) or 0
-            given = exchanged(group, (list(object_list),) if distributed.get_rank() == source else None, [source])
+        if not _is_ours(group):
+            return broadcast.__wrapped__(object_list, src, group, *arguments, **more, **where_given(group_src=group_src))
+        source, rank = among(group, src, group_src) or 0, distributed.get_rank()
+        if _others is not None:
+            given = exchanged(group, (list(object_list),) if rank == source else None, [source])
             object_list[:] = given.get(source, object_list)
-        elif not _is_ours(group) or sent_by_this_one(group, src, group_src):
-            broadcast.__wrapped__(object_list, src, group, *arguments, **more, **where_given(group_src=group_src))
+        else:
+            object_list[:] = told("objects", group, source, lambda: list(object_list)) or object_list
 
     @instead("scatter_object_list", distributed, c10d)
     def scatter(scatter_object_output_list, scatter_object_input_list=None, src=None, group=None, group_src=None):
-        if _others is not None and _is_ours(group):
-            source, rank = among(group, src, group_src) or 0, distributed.get_rank()
-            given = exchanged(group, (list(scatter_object_input_list),) if rank == source else None, [source])
-            if source in given:
-                scatter_object_output_list[0] = given[source][distributed.get_rank(group)]
-        elif not _is_ours(group) or sent_by_this_one(group, src, group_src):
-            scatter.__wrapped__(scatter_object_output_list, scatter_object_input_list, src, group, **where_given(group_src=group_src))
+        if not _is_ours(group):
+            return scatter.__wrapped__(scatter_object_output_list, scatter_object_input_list, src, group, **where_given(group_src=group_src))
+        source, rank = among(group, src, group_src) or 0, distributed.get_rank()
+        if _others is not None:
+            given = exchanged(group, (list(scatter_object_input_list),) if rank == source else None, [source]).get(source)
+        else:
+            given = told("scattered", group, source, lambda: list(scatter_object_input_list))
+            given = list(scatter_object_input_list) if rank == source else given
+        if given:
+            scatter_object_output_list[0] = given[distributed.get_rank(group)]
 
     @instead("all_gather_object", distributed, c10d)
     def gather_all(object_list, obj, group=None):
@@ -315,7 +346,7 @@ def _alone_in_all_groups(distributed):
         if _others is not None:
             _sent(f"{rank} to {target}", rank, (list(object_list),), [])
         else:
-            _keep(rank, target, list(object_list))
+            _keep("objects", rank, target, list(object_list))
 
     @instead("batch_isend_irecv", distributed, c10d)
     def together(p2p_op_list):
@@ -331,7 +362,7 @@ def _alone_in_all_groups(distributed):
             return receive.__wrapped__(object_list, src, group, device, **where_given(group_src=group_src), **more)
         rank = distributed.get_rank()
         source = among(group, src, group_src)
-        given = _sent(f"{source} to {rank}", rank, None, [source]).get(source) if _others is not None and source is not None else _kept(source, rank)
+        given = _sent(f"{source} to {rank}", rank, None, [source]).get(source) if _others is not None and source is not None else _kept("objects", source, rank)
         if given is None:
             raise RuntimeError(
                 f"vramlab rehearse: rank {rank} waits for objects of rank {source}, which is not there. Rehearse all ranks, with --rank all or "
@@ -379,6 +410,10 @@ def _register(torch):
     whole = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
     kinds = distributed.ReduceOp
     reductions = [(kinds.SUM, torch.sum), (kinds.PRODUCT, torch.prod), (kinds.MIN, torch.amin), (kinds.MAX, torch.amax)]
+
+    def is_alone(tensor):
+        """Whether it has whole numbers that other ranks may have told, or want to be told, in a rehearsal of their own."""
+        return _others is None and settings.rank is not None and tensor.dtype in whole and tensor.numel() <= MOST_VALUES
 
     def fill(tensors, values):
         """Gives tensors of whole numbers the values that another rank had in its own, as far as those are known."""
@@ -594,6 +629,8 @@ def _register(torch):
                 self._communicates(tensor, "broadcast")
                 for values in self._values_of(tensor, [options.rootRank]).values():
                     tensor.copy_(values)
+                if is_alone(tensor) and not _is_of_a_module():
+                    fill([tensor], [_told("values", self._members(), options.rootRank, lambda: _values(tensor))])
             return tensors
 
         @moves("send", lambda tensors, *_: (tensors, once))
@@ -609,7 +646,15 @@ def _register(torch):
 
         def _passed(self, tensors, source, target):
             """What gives another rank the values of whole numbers, or takes them: when somebody waits, since both may send after they have asked."""
+            if not any(each.dtype in whole for each in tensors):
+                return bool
             if _others is None:
+                if is_alone(tensors[0]):
+                    one, other = (self._members()[rank] for rank in (source, target))
+                    if self._rank == source:
+                        _keep("values", one, other, _values(tensors[0]) if settings.sent is not None else None)
+                    else:
+                        fill(tensors[:1], [_kept("values", one, other)])
                 return bool
             members, rank = self._members(), distributed.get_rank()
             name = f"values{members} from {source} to {target}"
@@ -618,7 +663,7 @@ def _register(torch):
             def passed():
                 if self._rank == source:
                     _sent(name, rank, ([_values(each) if each.dtype in whole else None for each in tensors],), [], turn)
-                elif any(each.dtype in whole for each in tensors):
+                else:
                     for values in _sent(name, rank, None, [members[source]], turn).values():
                         fill(tensors, values)
 
@@ -696,6 +741,9 @@ def _register(torch):
                 output.copy_(each[self._rank])
             for values in self._given("scatter", inputs[0] if inputs else outputs, [root]).values():
                 fill(outputs, values[self._rank :])
+            if is_alone(outputs[0]):
+                values = _told("scattered-values", self._members(), root, lambda: [_values(each) for each in inputs[0]])
+                fill(outputs, (values or [])[self._rank :])
             return outputs
 
         @moves("reduce_scatter", lambda outputs, *_: (outputs, each))

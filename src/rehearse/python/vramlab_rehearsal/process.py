@@ -10,7 +10,7 @@ import time
 import traceback
 from multiprocessing import util
 
-from . import clock, counting, device, distributed, hosting, imports, labels, loading, notes, passes, pools, reach, serving, steps, switches
+from . import clock, counting, device, distributed, extensions, hosting, imports, labels, loading, notes, passes, pools, reach, serving, steps, switches
 from .guard import guarded, instead
 from .notes import note
 from .session import settings
@@ -80,6 +80,7 @@ def begin(torch):
         steps.leave_out_trials()
         steps.watch_cpu(torch, stop)
         distributed.follow(torch)
+        extensions.follow()
         reach.follow(torch)
         loading.follow(torch)
     if settings.techniques:

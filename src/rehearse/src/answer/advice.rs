@@ -186,6 +186,18 @@ fn frees(facts: &Facts, loss: &Loss, technique: &Technique, is_half: bool) -> (i
             changes.extend(until.or(block.freed()).map(|freed| (freed, -bytes, -block.rounded)));
         }
     }
+    let (most, gone) = most_without(facts, changes);
+    // Autocast makes copies of weights.
+    let copies = match technique.is_against(Source::CastActivations) {
+        true => facts.bytes_at_peak(|block| block.category == Category::Parameters) / 2,
+        false => 0,
+    };
+    ((facts.most.allocated - most - copies).max(0), gone)
+}
+
+/// The most that is allocated where so much less is, and the most that whole blocks of which something is freed have; `changes` are events, bytes
+/// that are less from there on, and those of whole blocks.
+fn most_without(facts: &Facts, mut changes: Vec<(usize, i64, i64)>) -> (i64, i64) {
     changes.sort_unstable();
     let mut changes = changes.into_iter().peekable();
     let (mut freed, mut away, mut gone, mut most) = (0, 0, 0, 0);
@@ -199,12 +211,7 @@ fn frees(facts: &Facts, loss: &Loss, technique: &Technique, is_half: bool) -> (i
             most = most.max(meter.allocated - freed);
         }
     }
-    // Autocast makes copies of weights.
-    let copies = match technique.is_against(Source::CastActivations) {
-        true => facts.bytes_at_peak(|block| block.category == Category::Parameters) / 2,
-        false => 0,
-    };
-    ((facts.most.allocated - most - copies).max(0), gone)
+    (most, gone)
 }
 
 /// Operators whose results stay fp32 under autocast: those that it runs in fp32 and whose backward reads them; and in a network that is not

@@ -298,28 +298,56 @@ fn verdict(answer: &Answer) -> String {
     }
 }
 
-/// Sentences to the verdict.
-fn beside(answer: &Answer) -> Vec<String> {
-    let seen = match (answer.steps, answer.time.as_ref().and_then(|time| time.passes)) {
+fn seen_said(answer: &Answer) -> String {
+    match (answer.steps, answer.time.as_ref().and_then(|time| time.passes)) {
         (0, Some(passes)) => format!("{} seen.", counted(passes, "forward pass").replace("passs", "passes")),
         (0, None) => "Seen to the end of the script, which makes no optimizer step.".to_string(),
         (steps, _) if answer.came_to_its_end => format!("{} seen, to the end of the script.", counted(steps as usize, "step")),
         (steps, _) => format!("{} seen.", counted(steps as usize, "step")),
-    };
+    }
+}
+
+/// The least memory that it runs on, and the smallest card that has it.
+fn runs_on_said(answer: &Answer) -> Option<String> {
     let fits = answer.verdict.fits();
-    let least =
-        answer.needs_at_least.filter(|needs| answer.serves.is_some() || fits && bytes(*needs) != bytes(answer.peak_on_device));
-    let runs_on = least.map(|needs| {
-        // A smaller card's context may take less.
-        let is_smaller =
-            |name: &&str| sim::cards::all().iter().any(|card| card.name == Some(name) && needs > card.memory.cast_signed());
-        let why = if answer.smallest_card.filter(is_smaller).is_some() { ", where the context takes less" } else { "" };
-        let card = answer.smallest_card.map_or(String::new(), |card| format!(" (smallest card: {card}{why})"));
-        let verb = if answer.serves.is_some() { "starts" } else { "runs" };
-        format!("Least memory it {verb} on: {}{card}.", bytes(needs))
-    });
-    let is_whole = fits && answer.verdict != RehearsalVerdict::FitsInPart && answer.other_values.is_none();
-    let runs_on = runs_on.or_else(|| answer.smallest_card.filter(|_| is_whole).map(|card| format!("Smallest card: {card}.")));
+    let is_other = |needs: &i64| answer.serves.is_some() || fits && bytes(*needs) != bytes(answer.peak_on_device);
+    let Some(needs) = answer.needs_at_least.filter(is_other) else {
+        let is_whole = fits && answer.verdict != RehearsalVerdict::FitsInPart && answer.other_values.is_none();
+        return answer.smallest_card.filter(|_| is_whole).map(|card| format!("Smallest card: {card}."));
+    };
+    // A smaller card's context may take less.
+    let is_smaller =
+        |name: &&str| sim::cards::all().iter().any(|card| card.name == Some(name) && needs > card.memory.cast_signed());
+    let why = if answer.smallest_card.filter(is_smaller).is_some() { ", where the context takes less" } else { "" };
+    let card = answer.smallest_card.map_or(String::new(), |card| format!(" (smallest card: {card}{why})"));
+    let verb = if answer.serves.is_some() { "starts" } else { "runs" };
+    Some(format!("Least memory it {verb} on: {}{card}.", bytes(needs)))
+}
+
+/// Of a script that failed, where, and what may be why.
+fn failed_said(answer: &Answer) -> [Option<String>; 2] {
+    let Some(failure) = failure(answer).filter(|_| answer.verdict == RehearsalVerdict::ScriptFailed) else { return [None, None] };
+    let at = failure.line.as_ref().map_or(String::new(), |line| format!("At {}. ", crate::words::place_of(line)));
+    let on_the_gpu = || format!("; until then {} on the GPU", bytes(answer.peak_on_device));
+    let until = if answer.peak_reserved > 0 { on_the_gpu() } else { String::new() };
+    let placeholder = |read: &PlaceholderValue| {
+        format!(
+            "A placeholder may be why: no value is computed here, and the script read {} at {}.",
+            read.operator,
+            place_or_not(read.line.as_ref())
+        )
+    };
+    let why = if wants_more_gpus(failure) && answer.gpu.count == 1 {
+        Some("The script saw one GPU: --gpus 2 shows it more.".to_string())
+    } else {
+        read_before(answer, failure).map(placeholder)
+    };
+    [Some(format!("{at}Whether it fits is not known{until}.")), why]
+}
+
+/// Sentences to the verdict.
+fn beside(answer: &Answer) -> Vec<String> {
+    let fits = answer.verdict.fits();
     let engine = answer.engine.as_ref();
     let engine = engine
         .map(|engine| format!("{} generates beside it: {}.", engine.engine.as_deref().unwrap_or("An engine"), engine.holds()));
@@ -348,29 +376,8 @@ fn beside(answer: &Answer) -> Vec<String> {
     let cards = is_too_small.then(|| would_do(answer)).flatten();
     let is_cut = matches!(answer.verdict, RehearsalVerdict::TimedOut | RehearsalVerdict::Interrupted) && answer.peak_reserved > 0;
     let until = is_cut.then(|| format!("Until then {} on the GPU at most.", bytes(answer.peak_on_device)));
-    let failed = failure(answer).filter(|_| answer.verdict == RehearsalVerdict::ScriptFailed).map(|failure| {
-        let at = failure.line.as_ref().map_or(String::new(), |line| format!("At {}. ", crate::words::place_of(line)));
-        let until = if answer.peak_reserved > 0 {
-            format!("; until then {} on the GPU", bytes(answer.peak_on_device))
-        } else {
-            String::new()
-        };
-        format!("{at}Whether it fits is not known{until}.")
-    });
-    let why = failure(answer).filter(|_| answer.verdict == RehearsalVerdict::ScriptFailed).and_then(|failure| {
-        match read_before(answer, failure) {
-            _ if wants_more_gpus(failure) && answer.gpu.count == 1 => {
-                Some("The script saw one GPU: --gpus 2 shows it more.".to_string())
-            }
-            Some(read) => Some(format!(
-                "A placeholder may be why: no value is computed here, and the script read {} at {}.",
-                read.operator,
-                place_or_not(read.line.as_ref())
-            )),
-            None => None,
-        }
-    });
-    let seen = (fits || answer.verdict == RehearsalVerdict::TimedOut).then_some(seen);
+    let [failed, why] = failed_said(answer);
+    let seen = (fits || answer.verdict == RehearsalVerdict::TimedOut).then(|| seen_said(answer));
     let host = answer.host.as_ref().filter(|_| fits).and_then(HostMemory::warning);
     let no_code = answer.no_code.as_ref().map(|why| format!("But {}.", first_line(why)));
     let grows = grows(answer, answer.gpu.memory, Some(answer.headroom));
@@ -395,7 +402,7 @@ fn beside(answer: &Answer) -> Vec<String> {
         host,
         seen,
         until,
-        runs_on,
+        runs_on_said(answer),
         times,
         more,
         unseen,

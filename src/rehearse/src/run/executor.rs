@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
+use tempfile::TempDir;
 
 /// Of each process, each operator's number and what the host took, in nanoseconds.
 pub type HostTimes = Vec<Vec<(u32, u64)>>;
@@ -52,8 +53,10 @@ pub struct Rehearsal {
     pub cards: u32,
     /// Rank and size of the job that the command is one process of; the others are not there.
     pub rank: Option<(u32, u32)>,
-    /// A folder in which ranks leave the objects that they send, for those that are rehearsed after them.
+    /// A folder in which ranks leave what they say to others, for those that are rehearsed after them.
     pub sent: Option<PathBuf>,
+    /// The same of a rank that is rehearsed alone: what the first one says, once that was asked for.
+    pub(crate) told: Arc<OnceLock<TempDir>>,
     /// Give the training the largest batch of its DataLoader, too.
     pub longest: bool,
     /// Whether rows are made for data sets that are not there, and of which columns.
@@ -155,6 +158,7 @@ impl Rehearsal {
             cards: 2,
             rank: None,
             sent: None,
+            told: Arc::default(),
             longest: false,
             fake_data: None,
             host_memory: None,
@@ -180,6 +184,21 @@ impl Rehearsal {
         self.gpus.or_else(of_a_job).or_else(|| ranks_of_launcher(self.words())).unwrap_or(1)
     }
 
+    fn sent(&self) -> Option<&Path> {
+        self.sent.as_deref().or_else(|| self.told.get().map(TempDir::path))
+    }
+
+    /// What the first rank says to the others.
+    fn ask_first_rank(&self) -> Result<()> {
+        let folder = tempfile::tempdir().context("making a folder for what ranks send each other")?;
+        let rank = self.rank.map(|(_, size)| (0, size));
+        (self.progress)("this rank waits for what rank 0 says, which is rehearsed first");
+        Self { rank, sent: Some(folder.path().to_owned()), ..self.clone() }.run(Output::Silent)?;
+        // Somebody else may have asked meanwhile.
+        let _ = self.told.set(folder);
+        Ok(())
+    }
+
     fn words(&self) -> &[OsString] {
         self.variant.command.as_ref().unwrap_or(&self.command)
     }
@@ -196,7 +215,7 @@ impl Rehearsal {
             // Of the trace, which its reader looks for; and whom to ask for predicted time.
             "version": VERSION, "clock": clock.map(|server| &server.name), "clocks": self.clock, "ports": ports,
             "steps": self.steps, "passes": self.passes, "requests": self.requests, "gpus": self.gpus, "cards": self.cards,
-            "rank": self.rank, "sent": self.sent.as_deref().map(text).transpose()?,
+            "rank": self.rank, "sent": self.sent().map(text).transpose()?,
             "longest": self.longest, "fake_data": self.fake_data, "no_init": self.no_init, "eager": self.eager,
             "measures": self.measures, "writes": self.writes,
             "techniques": self.variant.techniques, "counts": self.variant.counts,
@@ -242,7 +261,7 @@ impl Rehearsal {
             command.envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")]);
         }
         if !self.writes {
-            held::hold(&mut command, session, &self.libraries, self.sent.as_deref())?;
+            held::hold(&mut command, session, &self.libraries, self.sent())?;
         }
         command.envs(self.variant.settings.iter().map(|(name, value)| (name, value)));
         Ok(command)
@@ -262,6 +281,10 @@ impl Rehearsal {
         if started.session.path().join("anew").exists() {
             self.zygotes.iter().for_each(|zygotes| zygotes.leave_out(self.words()));
             (started, ended) = run(None)?;
+        }
+        if started.session.path().join("wanted").exists() && self.sent().is_none() {
+            self.ask_first_rank()?;
+            (started, ended) = run(self.zygotes.as_deref())?;
         }
         let (session, (status, why)) = (started.session.path(), ended);
         caches::keep_downloads(session);

@@ -7,7 +7,7 @@ use super::course::{LAYERS, MOST_EVENTS, View, layer, who};
 use crate::answer::meters;
 use crate::answer::time::Prediction;
 use anyhow::Result;
-use serde_json::json;
+use serde_json::{Value, json};
 use sim::trace::{Kind, Phase};
 use std::io::Write;
 
@@ -22,7 +22,7 @@ pub fn write(view: &View, time: Option<&Prediction>, out: &mut dyn Write) -> Res
     writeln!(out, ",\"traceEvents\":[")?;
     let named = |name: &str, text: &str| json!({"ph": "M", "pid": process, "tid": 1, "name": name, "args": {"name": text}});
     serde_json::to_writer(&mut *out, &named("process_name", &format!("vramlab rehearse, {}", who(view.process))))?;
-    let mut put = |event: serde_json::Value| -> Result<()> {
+    let mut put = |event: Value| -> Result<()> {
         out.write_all(b",\n")?;
         Ok(serde_json::to_writer(&mut *out, &event)?)
     };
@@ -63,22 +63,35 @@ pub fn write(view: &View, time: Option<&Prediction>, out: &mut dyn Write) -> Res
             }
         }
     }
-    // What was made where: a mark for each block would hide the phases; the largest ones are enough to find one's way.
+    places(view, from, &mut put)?;
+    kernels(time, put)?;
+    Ok(writeln!(out, "\n]}}")?)
+}
+
+/// Blocks that have a mark of their own.
+const LARGEST: usize = 200;
+
+/// What was made where: a mark for each block would hide the phases; the largest ones are enough to find one's way.
+fn places(view: &View, from: usize, mut put: impl FnMut(Value) -> Result<()>) -> Result<()> {
     let mut largest: Vec<_> = view.blocks.iter().filter(|block| block.made() >= from).collect();
     largest.sort_by_key(|block| (-block.rounded, block.made()));
-    for block in largest.into_iter().take(LARGEST) {
+    largest.into_iter().take(LARGEST).try_for_each(|block| {
         let event = &view.events[block.made()];
         let stack = if event.phase == Phase::Backward && event.origin != 0 { event.origin } else { event.stack };
         let line = view.trace.line(stack).map(|frame| format!("{}:{} ({})", frame.file, frame.line, frame.function));
         put(json!({
-            "ph": "i", "s": "t", "pid": process, "tid": 1, "cat": "memory", "ts": block.made(),
+            "ph": "i", "s": "t", "pid": view.process.process, "tid": 1, "cat": "memory", "ts": block.made(),
             "name": format!("{} of {}", base::units::Bytes(block.rounded.unsigned_abs()), LAYERS[layer(block.category)].0),
             "args": {"bytes": block.bytes, "line": line, "operator": view.trace.operators.get(&u32::from(event.operator))},
-        }))?;
-    }
+        }))
+    })
+}
+
+/// The kernels of a predicted step.
+fn kernels(time: Option<&Prediction>, mut put: impl FnMut(Value) -> Result<()>) -> Result<()> {
     // No process has this number.
     let predicted = u32::MAX;
-    for (at, span) in time.iter().flat_map(|time| &time.spans).enumerate() {
+    time.iter().flat_map(|time| &time.spans).enumerate().try_for_each(|(at, span)| {
         let stream = u32::from(span.card) * 4 + span.lane as u32 + 1;
         if at == 0 {
             let name = "a step on the GPU (predicted; microseconds of this axis are of time)";
@@ -92,10 +105,6 @@ pub fn write(view: &View, time: Option<&Prediction>, out: &mut dyn Write) -> Res
                 "module": span.module,
                 "line": span.line.as_ref().map(|line| format!("{}:{} ({})", line.file, line.line, line.function)),
             },
-        }))?;
-    }
-    Ok(writeln!(out, "\n]}}")?)
+        }))
+    })
 }
-
-/// Blocks that have a mark of their own.
-const LARGEST: usize = 200;

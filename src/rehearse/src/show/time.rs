@@ -82,6 +82,17 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
         let what = format!("{}, of which no card of this architecture has a record", one.kernels);
         writeln!(text, "    {share:.0} % of it are {what}: {times}.")?;
     }
+    throughput(text, time)?;
+    communication(text, time)?;
+    if let Some(job) = &time.job {
+        ranks(text, job)?;
+    }
+    longest(text, time)?;
+    epoch(text, time)
+}
+
+/// What it does in a second, and what that costs.
+fn throughput(text: &mut String, time: &Prediction) -> std::fmt::Result {
     if !time.throughput().is_empty() {
         let of = match time.replicas {
             Some(0 | 1) if time.job.as_ref().is_some_and(|job| job.is_pipeline) => " of the pipeline".to_string(),
@@ -90,10 +101,6 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
             None => String::new(),
         };
         writeln!(text, "    That is {}{of} (predicted).", time.throughput())?;
-    }
-    communication(text, time)?;
-    if let Some(job) = &time.job {
-        ranks(text, job)?;
     }
     if let Some(prefill) = time.prefill_seconds {
         writeln!(text, "    The text before the first token takes {} (predicted), at most.", seconds(prefill))?;
@@ -106,6 +113,11 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
         let price = format!("{per_hour} an hour on {date} ({source})");
         writeln!(text, "    1000 steps cost {of} {currency} ({low} to {high}; predicted), at {price}.")?;
     }
+    Ok(())
+}
+
+/// Phases, modules and kernels that take longest.
+fn longest(text: &mut String, time: &Prediction) -> std::fmt::Result {
     for row in &time.phases {
         let (device, host) = (seconds(row.device_seconds), seconds(row.host_seconds));
         writeln!(text, "    {:<10} {device:>9} of the GPU {host:>9} of the host   bound by {}", row.phase, row.bound_by)?;
@@ -126,6 +138,10 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
         let than = format!("padded to {} {padded} (predicted)", one.padded);
         writeln!(text, "  Size {} is no multiple of 8: its products take {took}, {than}, at {place}", one.size)?;
     }
+    Ok(())
+}
+
+fn epoch(text: &mut String, time: &Prediction) -> std::fmt::Result {
     // What the host does between two launches is in its time.
     let is_loaded_here = time.loading.as_ref().is_some_and(|loading| loading.workers == 0);
     if let Some(epoch) = &time.epoch {
@@ -267,7 +283,6 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
         return servers(heading, &answers);
     }
     let width = answers.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(12);
-    let cost_of = |answer: &Answer| answer.time.as_ref().and_then(|time| time.cost.clone());
     let is_priced = answers.iter().any(|(_, answer)| cost_of(answer).is_some());
     let row = |cells: [&str; 9]| {
         let [gpu, verdict, peak, headroom, needs, step, cost, throughput, between] = cells;
@@ -314,34 +329,44 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
         let cost = cost_of(answer).map_or("-".to_string(), |cost| format!("{} {}", money(cost.of_1000_steps), cost.currency));
         text += &row([name, verdict, &peak, &signed(answer.headroom), &needs, &step, &cost, throughput, &more]);
     }
-    // Between bands that overlap nothing is decided.
-    let fitting =
-        answers.iter().filter(|(_, answer)| answer.verdict.fits()).filter_map(|(name, answer)| Some((name, cost_of(answer)?)));
-    if let Some((name, least)) = fitting.clone().min_by(|a, b| a.1.of_1000_steps.total_cmp(&b.1.of_1000_steps)) {
-        let (oldest, newest) = fitting.clone().fold((least.date.clone(), least.date.clone()), |(oldest, newest), (_, cost)| {
-            (oldest.min(cost.date.clone()), newest.max(cost.date))
-        });
-        let dates = if oldest == newest { oldest } else { format!("{oldest} to {newest}") };
-        let rivals: Vec<&str> =
-            fitting.filter(|(other, cost)| *other != name && cost.low < least.high).map(|(name, _)| *name).collect();
-        let or = if rivals.is_empty() { String::new() } else { format!("; within what is uncertain also {}", rivals.join(", ")) };
-        text += &format!(
-            "\n  1000 steps cost least on {name}, of the cards that fit and have a price{or} (predicted; prices of {dates}).\n"
-        );
-    }
+    text += &cheapest(&answers);
     if let Some(streams) = answers.iter().find_map(|(_, answer)| streams_said(answer)) {
         text += &format!("\n  {streams}\n");
     }
+    text + &of_other_values(&answers)
+}
+
+fn cost_of(answer: &Answer) -> Option<Cost> {
+    answer.time.as_ref()?.cost.clone()
+}
+
+/// Between bands that overlap nothing is decided.
+fn cheapest(answers: &[(&str, &Answer)]) -> String {
+    let fitting =
+        answers.iter().filter(|(_, answer)| answer.verdict.fits()).filter_map(|(name, answer)| Some((name, cost_of(answer)?)));
+    let Some((name, least)) = fitting.clone().min_by(|a, b| a.1.of_1000_steps.total_cmp(&b.1.of_1000_steps)) else {
+        return String::new();
+    };
+    let (oldest, newest) = fitting.clone().fold((least.date.clone(), least.date.clone()), |(oldest, newest), (_, cost)| {
+        (oldest.min(cost.date.clone()), newest.max(cost.date))
+    });
+    let dates = if oldest == newest { oldest } else { format!("{oldest} to {newest}") };
+    let rivals: Vec<&str> =
+        fitting.filter(|(other, cost)| *other != name && cost.low < least.high).map(|(name, _)| *name).collect();
+    let or = if rivals.is_empty() { String::new() } else { format!("; within what is uncertain also {}", rivals.join(", ")) };
+    format!("\n  1000 steps cost least on {name}, of the cards that fit and have a price{or} (predicted; prices of {dates}).\n")
+}
+
+/// What is needed where values that nobody computed are others.
+fn of_other_values(answers: &[(&str, &Answer)]) -> String {
     let others = |(name, answer): &(&str, &Answer)| {
         Some((name.to_string(), answer.other_values.as_ref()?.fits, others_said(answer.other_values.as_ref())?))
     };
     let others: Vec<(String, bool, String)> = answers.iter().filter_map(others).collect();
     // The same of each card but for its context.
-    if let Some((.., said)) = others.iter().find(|(_, fits, _)| *fits).or(others.first()) {
-        let too_small: Vec<&str> = others.iter().filter(|(_, fits, _)| !fits).map(|(name, ..)| name.as_str()).collect();
-        let too_small =
-            if too_small.is_empty() { String::new() } else { format!(" It runs out of memory then on {}.", too_small.join(", ")) };
-        text += &format!("\n  {said}{too_small}\n");
-    }
-    text
+    let Some((.., said)) = others.iter().find(|(_, fits, _)| *fits).or(others.first()) else { return String::new() };
+    let too_small: Vec<&str> = others.iter().filter(|(_, fits, _)| !fits).map(|(name, ..)| name.as_str()).collect();
+    let too_small =
+        if too_small.is_empty() { String::new() } else { format!(" It runs out of memory then on {}.", too_small.join(", ")) };
+    format!("\n  {said}{too_small}\n")
 }

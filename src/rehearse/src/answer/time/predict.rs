@@ -75,24 +75,13 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>)
     let communication = timed.communication(card, &of_step);
     // Of a rehearsal that was kept before what ranks move was seen.
     let unseen = (communication.is_empty() && !trace.communicators.is_empty()).then_some("communication between GPUs");
-    // As if nothing had to be moved.
-    let still: Vec<Turn> =
-        turns.iter().map(|turn| if turn.meets.is_some() { Turn { host: 0.0, device: 0.0, ..*turn } } else { *turn }).collect();
-    let exposed_seconds = if communication.is_empty() { 0.0 } else { (step_seconds - steady(&still, true)).max(0.0) };
+    let exposed_seconds = if communication.is_empty() { 0.0 } else { exposed(turns, step_seconds) };
     let works: Vec<&Work> = timed.own().map(|at| stretch.works[at]).collect();
     let taken: Vec<OperatorTime> = timed.own().map(|at| timed.taken[at]).collect();
     let own_turns: Vec<Turn> = timed.own().map(|at| turns[at]).collect();
     let device_seconds: f64 = taken.iter().map(|taken| taken.seconds).sum();
     let host_seconds: f64 = turns.iter().map(|turn| turn.host).sum();
-    // Whether a host that took nothing would leave the step as long: cards may work beside each other, or wait for each other.
-    let devices_alone: Vec<Turn> = turns.iter().map(|turn| Turn { host: 0.0, ..*turn }).collect();
-    let is_busy = steady(&devices_alone, true) >= BUSY * step_seconds;
-    let bound_by = match is_busy {
-        _ if exposed_seconds > 0.5 * step_seconds => "communication",
-        true => limit_of(&taken),
-        false if steady(turns, false) < 0.95 * step_seconds => "synchronisation",
-        false => "launches",
-    };
+    let (bound_by, is_busy) = bound(turns, &taken, step_seconds, exposed_seconds);
     let records = whose(&taken);
     let unrecorded = unrecorded(&taken, device_seconds);
     let host_band = match (is_busy, host.launch) {
@@ -160,6 +149,26 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>)
         epoch: None,
         not_modelled: NOT_MODELLED.into_iter().chain(unseen).collect(),
     })
+}
+
+/// What bounds a step, and whether its cards are busy.
+fn bound(turns: &[Turn], taken: &[OperatorTime], step_seconds: f64, exposed_seconds: f64) -> (&'static str, bool) {
+    // Whether a host that took nothing would leave the step as long: cards may work beside each other, or wait for each other.
+    let devices_alone: Vec<Turn> = turns.iter().map(|turn| Turn { host: 0.0, ..*turn }).collect();
+    let is_busy = steady(&devices_alone, true) >= BUSY * step_seconds;
+    let bound_by = match is_busy {
+        _ if exposed_seconds > 0.5 * step_seconds => "communication",
+        true => limit_of(taken),
+        false if steady(turns, false) < 0.95 * step_seconds => "synchronisation",
+        false => "launches",
+    };
+    (bound_by, is_busy)
+}
+
+/// What a step takes in nothing but what ranks move: as if nothing had to be moved.
+fn exposed(turns: &[Turn], step_seconds: f64) -> f64 {
+    let still = |turn: &Turn| if turn.meets.is_some() { Turn { host: 0.0, device: 0.0, ..*turn } } else { *turn };
+    (step_seconds - steady(&turns.iter().map(still).collect::<Vec<Turn>>(), true)).max(0.0)
 }
 
 /// Whose constants most of the card's time has.

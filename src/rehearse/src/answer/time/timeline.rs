@@ -81,14 +81,7 @@ impl Played {
 /// Plays ranks, each with the turns of its step, again and again; with `waits` hosts wait.
 pub fn play(ranks: &[&[Turn]], waits: bool) -> Played {
     let mut lines: Vec<Line> = ranks.iter().map(|_| Line::default()).collect();
-    let mut wire = Wire::default();
-    if ranks.len() > 1 {
-        for (rank, turns) in ranks.iter().enumerate() {
-            for meeting in turns.iter().filter_map(|turn| turn.meets) {
-                wire.members.entry(meeting).or_insert_with(|| vec![0; ranks.len()])[rank] += 1;
-            }
-        }
-    }
+    let mut wire = Wire::of(ranks);
     let mut played = Played {
         ends: [0.0; STEPS],
         spans: ranks.iter().map(|turns| vec![(0.0, 0.0); turns.len()]).collect(),
@@ -177,6 +170,16 @@ struct Wire {
 }
 
 impl Wire {
+    fn of(ranks: &[&[Turn]]) -> Wire {
+        let mut wire = Wire::default();
+        for (rank, turns) in ranks.iter().enumerate().filter(|_| ranks.len() > 1) {
+            for meeting in turns.iter().filter_map(|turn| turn.meets) {
+                wire.members.entry(meeting).or_insert_with(|| vec![0; ranks.len()])[rank] += 1;
+            }
+        }
+        wire
+    }
+
     /// When the last of those who come to it was there, and who that is; none while one is missing.
     fn begins(&self, meeting: Meeting, turn: usize, own: f64) -> Option<(f64, Option<usize>)> {
         let Some(counts) = self.members.get(&meeting) else { return Some((own, None)) };

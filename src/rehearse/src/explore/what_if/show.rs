@@ -158,38 +158,13 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
         String::new()
     };
     paragraph(text, &format!("On {} ({}). {memory} {order}{uncounted}", gpu.name, bytes(gpu.memory)))?;
-    // As wide as its column.
-    let head = unit.trim_start_matches("a ").replace("forward pass with its backward pass", "forward+backward");
-    let heads = [if is_measured { "reserved" } else { "needs" }, "saves", "", &head];
-    writeln!(text, "\n  {:<24}  {:>9} {:>9} {:>5}  {:<16} fits", "", heads[0], heads[1], heads[2], heads[3])?;
-    let is_small = |row: &VariantRow| {
+    let is_small = |row: &&VariantRow| {
         let faster = row.predicted_change.is_some_and(|change| change.high < 0.0);
         !row.techniques.is_empty() && !faster && row.saved.is_some_and(|saved| saved.abs() * LEAST_PART < before)
     };
     let shown: Vec<&VariantRow> = rows.iter().filter(|row| row.bytes().is_some() && !is_small(row)).collect();
     let changes = changes(&shown);
-    for row in &shown {
-        let Some(peak) = row.bytes() else { continue };
-        // Rounded first, and without the sign of a zero.
-        let share = |saved: i64| (saved as f64 / before.max(1) as f64 * 100.0).round() + 0.0;
-        let share =
-            row.saved.filter(|_| !row.techniques.is_empty()).map_or(String::new(), |saved| format!("{:.0} %", share(saved)));
-        let saved = if row.techniques.is_empty() { String::new() } else { signed_or_dash(row.saved) };
-        let (mark, name) = (if row.pareto { "*" } else { " " }, row.name());
-        let is_long = name.chars().count() > 24;
-        if is_long {
-            writeln!(text, "{mark} {name}")?;
-        }
-        let (mark, name) = if is_long { (" ", "") } else { (mark, name.as_str()) };
-        let fits = if row.fits { "yes" } else { "no" };
-        let line = format!(
-            "{mark} {name:<24}  {:>9} {saved:>9} {share:>5}  {:<16} {fits:<3} {}",
-            bytes(peak),
-            cost(row, base),
-            letters(row, &changes)
-        );
-        writeln!(text, "{}", line.trim_end())?;
-    }
+    write_table(text, base, &shown, before, &changes)?;
     let small: Vec<String> = rows.iter().filter(|row| is_small(row)).map(VariantRow::name).collect();
     if !small.is_empty() {
         paragraph(text, &format!("Less than a twentieth, and no faster: {}.", small.join(", ")))?;
@@ -216,6 +191,42 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
             write!(text, "{}", wrapped(&format!("  {}: {}", row.name(), row.reason.as_deref().unwrap_or_default()), COLUMNS))?;
         }
     }
+    write_lines(text, rows)
+}
+
+/// A row for each of what was tried; `before` is what the script needs as it is.
+fn write_table(text: &mut String, base: &MeasuredStep, shown: &[&VariantRow], before: i64, changes: &[&str]) -> std::fmt::Result {
+    // As wide as its column.
+    let head = base.unit().trim_start_matches("a ").replace("forward pass with its backward pass", "forward+backward");
+    let is_measured = shown.iter().any(|row| row.seconds.is_some());
+    let heads = [if is_measured { "reserved" } else { "needs" }, "saves", "", &head];
+    writeln!(text, "\n  {:<24}  {:>9} {:>9} {:>5}  {:<16} fits", "", heads[0], heads[1], heads[2], heads[3])?;
+    for row in shown {
+        let Some(peak) = row.bytes() else { continue };
+        // Rounded first, and without the sign of a zero.
+        let share = |saved: i64| (saved as f64 / before.max(1) as f64 * 100.0).round() + 0.0;
+        let share =
+            row.saved.filter(|_| !row.techniques.is_empty()).map_or(String::new(), |saved| format!("{:.0} %", share(saved)));
+        let saved = if row.techniques.is_empty() { String::new() } else { signed_or_dash(row.saved) };
+        let (mark, name) = (if row.pareto { "*" } else { " " }, row.name());
+        let is_long = name.chars().count() > 24;
+        if is_long {
+            writeln!(text, "{mark} {name}")?;
+        }
+        let (mark, name) = if is_long { (" ", "") } else { (mark, name.as_str()) };
+        let fits = if row.fits { "yes" } else { "no" };
+        let line = format!(
+            "{mark} {name:<24}  {:>9} {saved:>9} {share:>5}  {:<16} {fits:<3} {}",
+            bytes(peak),
+            cost(row, base),
+            letters(row, changes)
+        );
+        writeln!(text, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+fn write_lines(text: &mut String, rows: &[VariantRow]) -> std::fmt::Result {
     // The first sentence may name what is faster and saves nothing.
     let helps =
         |row: &VariantRow| row.saved.is_some_and(|saved| saved > 0) || row.predicted_change.is_some_and(|change| change.high < 0.0);
