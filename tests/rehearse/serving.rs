@@ -53,8 +53,8 @@ fn a_pool_of_what_is_free_that_passes_write_into_is_a_kv_cache_and_no_need() {
     }
 }
 
-#[test]
-fn layers_of_an_engine_that_share_a_block_are_counted_once() {
+/// The script of an engine that is followed as vLLM is.
+fn engine() -> Scene {
     let scene = Scene::anew(include_str!("scripts/engine/engine.py"));
     for (name, text) in [
         ("vllm/__init__.py", include_str!("scripts/engine/vllm/__init__.py")),
@@ -64,6 +64,34 @@ fn layers_of_an_engine_that_share_a_block_are_counted_once() {
         fs::create_dir_all(scene.path(name).parent().unwrap()).unwrap();
         fs::write(scene.path(name), text).unwrap();
     }
+    scene
+}
+
+#[test]
+fn an_engine_beside_a_training_is_no_server_and_each_model_is_named() {
+    let scene = engine();
+    let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], &["trains"]);
+    let text = said(&output);
+    assert!(answer["serves"].is_null() && answer["verdict"] == "fits", "{}", error(&output));
+    assert_eq!(answer["engine"]["kv_cache"], meter(&text));
+    assert!(text.contains(&format!("used {}", answer["peak_on_device"])), "{text}: {}", answer["peak_on_device"]);
+    assert!(error(&output).contains("vLLM 0.30.0 generates beside it: "), "{}", error(&output));
+    let rows = answer["account"]["rows"].as_array().unwrap();
+    let models: Vec<&str> =
+        rows.iter().filter_map(|row| row["models"].as_array()).flatten().map(|of| of["model"].as_str().unwrap()).collect();
+    assert!(["policy", "reference", "model"].iter().all(|model| models.contains(model)), "{models:?}");
+    // It runs on what it is said to need, of which the engine has its share, and not on a tenth less.
+    let needs = answer["needs_at_least"].as_i64().unwrap();
+    for (share, fits) in [(100, true), (90, false)] {
+        let card = format!("rtx-4090:{}B", needs * share / 100);
+        let (output, answer) = scene.ask(&["rehearse", "--gpu", &card, "--quiet"], &["trains"]);
+        assert_eq!(answer["verdict"] == "fits" || answer["verdict"] == "barely_fits", fits, "{card}: {}", error(&output));
+    }
+}
+
+#[test]
+fn layers_of_an_engine_that_share_a_block_are_counted_once() {
+    let scene = engine();
     for arguments in [&["logs"][..], &[]] {
         let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--quiet"], arguments);
         assert!(

@@ -218,7 +218,7 @@ bool add(int card, uint64_t memory, uint64_t bytes, const char* outside) {
   Process* const process = row();
   if (!process) return true;
   OnCard& has = process->cards[card];
-  const uint64_t context = has.context ? 0 : context_bytes() - std::min(context_bytes(), code_bytes());
+  const uint64_t context = has.context ? 0 : context_bytes();
   if (!bytes && !context) return true;
   const uint64_t in_use = each_share(card, [](uint64_t, uint64_t) {});
   if (in_use > memory || bytes + context > memory - in_use) return false;
@@ -249,24 +249,9 @@ uint64_t context_bytes() {
   return bytes;
 }
 
-uint64_t code_bytes() {
-  static const uint64_t bytes = [] {
-    const char* set = std::getenv("VRAMLAB_DRY_CODE");
-    return set ? std::strtoull(set, nullptr, 10) : 0;
-  }();
-  return bytes;
-}
-
 bool take(int card, uint64_t memory, uint64_t bytes, const char* outside) {
   const Locked lock;
   return add(card, memory, bytes, outside);
-}
-
-bool load_code(int card, uint64_t memory) {
-  const Locked lock;
-  if (!add(card, memory, code_bytes(), nullptr)) return false;
-  if (own) own->cards[card].context += code_bytes();
-  return true;
 }
 
 void give(int card, uint64_t bytes, bool outside) {

@@ -11,12 +11,8 @@ constexpr int kMostCards = 64;
 // Cards are those of the machine, from 0 on, whatever a process calls them. Each call may be the first of this process on a card,
 // which then has its CUDA context there. A card has `memory` bytes.
 
-// Bytes of a context, and of the code of kernels among them, which comes with the first one. Asked first before the script begins, which may change its
-// environment.
+// Bytes of a context. Asked first before the script begins, which may change its environment.
 uint64_t context_bytes();
-uint64_t code_bytes();
-// At a process's first kernel. False where so much is not free.
-bool load_code(int card, uint64_t memory);
 // False where so much is not free. `outside` names the library that asks, where it is not PyTorch's allocator.
 bool take(int card, uint64_t memory, uint64_t bytes, const char* outside);
 void give(int card, uint64_t bytes, bool outside);

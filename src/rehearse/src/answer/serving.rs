@@ -1,6 +1,7 @@
 //! A server: what it has for keys and values, by what it does. It asks what the card has free, makes a pool as large as that allows, and runs forward
 //! passes while that lives. What an engine calls tokens and requests is read from its own objects (`serving.py`).
 
+use super::Answer;
 use super::account::Account;
 use super::kv_pool::Pool;
 use super::process::ProcessAnswer;
@@ -81,14 +82,15 @@ pub fn needs(traces: &[Trace], card: &Card) -> Option<Needs> {
     (!is_beside_training(traces)).then(|| least(traces, card))?
 }
 
-/// The same where something is trained beside it, of a card where that has `peak` bytes, and `pool` of them the engine's: the pool has its share of any
-/// card, and the rest has to do with what that leaves.
-pub fn needs_beside_training(traces: &[Trace], card: &Card, peak: i64, pool: i64) -> Option<Needs> {
-    let (engine, _) = engine(traces)?;
-    let others = peak as f64 - card.memory as f64 * engine.share;
+/// The same where something is trained beside it, by an answer of that card: the pool has its share of any card, and the rest has to do with what that
+/// leaves.
+pub fn needs_beside_training(traces: &[Trace], card: &Card, answer: &Answer) -> Option<Needs> {
+    let (engine, _) = engine(traces).filter(|_| is_beside_training(traces))?;
+    let pool = answer.processes.iter().filter_map(|process| process.pool.as_ref()).map(|pool| pool.bytes).max()?;
+    let others = answer.peak_on_device as f64 - card.memory as f64 * engine.share;
     let with_others = (others / (1.0 - engine.share).max(0.01)).ceil() as i64;
-    let needs = least(traces, card).filter(|_| is_beside_training(traces))?;
-    Some(Needs { least: needs.least.max(with_others).max(peak - pool), ..needs })
+    let needs = least(traces, card)?;
+    Some(Needs { least: needs.least.max(with_others).max(answer.peak_on_device - pool), ..needs })
 }
 
 fn least(traces: &[Trace], card: &Card) -> Option<Needs> {

@@ -3,7 +3,7 @@
 use super::{replay, sized};
 use crate::answer::reply::others_said;
 use crate::answer::{
-    Answer, CardAnswer, FittingRun, Part, ProcessAnswer, RehearsalVerdict, answer, answers, needs_beside_training, needs_of_engine,
+    Answer, CardAnswer, FittingRun, ProcessAnswer, RehearsalVerdict, answer, answers, needs_beside_training, needs_of_engine,
 };
 use crate::capture::process::{Note, NoteKind, Trace};
 use crate::capture::session::{Capture, Needs, SizedByFree};
@@ -170,9 +170,7 @@ impl Rehearsal {
     /// that is large enough for anything, in silence.
     fn find_needs(&self, answer: &Answer, capture: &mut Capture) {
         // An engine says itself what hangs on the card.
-        let pool = answer.account.as_ref().map_or(0, |account| account.bytes(Part::KvCache));
-        let beside =
-            || needs_beside_training(&capture.traces, &self.card, answer.peak_on_device, pool).filter(|_| answer.verdict.fits());
+        let beside = || needs_beside_training(&capture.traces, &self.card, answer).filter(|_| answer.verdict.fits());
         if let Some(needs) = needs_of_engine(&capture.traces, &self.card).or_else(beside) {
             capture.found.needs = Some(needs);
             return;
