@@ -87,7 +87,7 @@ def _stand_in_for_the_runtime():
 
     @functools.wraps(opened)
     def init(self, name, *arguments, **more):
-        if isinstance(name, str) and os.path.basename(name).startswith(("libcudart.so", "libcudart-")):
+        if isinstance(name, str) and os.path.basename(name).startswith("libcudart"):
             name = os.path.join(settings.libraries, "libnvidia-ml.so.1")
         opened(self, name, *arguments, **more)
 
