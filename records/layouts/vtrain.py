@@ -1,7 +1,8 @@
 """Steps of Megatron-DeepSpeed on A100s that vTrain's authors timed (VIA-Research/vTrain, validation data), beside predictions of records/layouts/gpt.py of the
-same sizes, written to a table with both: of the rows of their CSV with 16 micro-batches at most every EVERY-th, since more take minutes each.
+same sizes, written to a table with both: of the rows of their CSV with 16 micro-batches at most every EVERY-th, since more take minutes each. --second-half takes
+every other row alone; the others are those from which their host's time of a launch was taken.
 
-    python records/layouts/vtrain.py VRAMLAB THEIR.csv EVERY OUT.csv [--recompute]
+    python records/layouts/vtrain.py VRAMLAB THEIR.csv EVERY OUT.csv [--recompute] [--second-half] [--launch-us N]
 """
 
 import csv
@@ -22,7 +23,8 @@ def micro_batches(row):
     return int(row["global batch"]) / int(row["data parallelism"]) / int(row["micro batch"])
 
 
-rows = [row for row in csv.DictReader(open(theirs)) if micro_batches(row) <= MOST][:: int(every)]
+rows = list(csv.DictReader(open(theirs)))[1 if "--second-half" in flags else 0 :: 2 if "--second-half" in flags else 1]
+rows = [row for row in rows if micro_batches(row) <= MOST][:: int(every)]
 for row in rows:
     number = {name: int(row[f"{title}"]) for name, title in dict(
         gpus="# GPUs", batch="global batch", micro="micro batch", hidden="hidden size", heads="attention heads", layers="# layers",
@@ -34,6 +36,7 @@ for row in rows:
         arguments = [f"--{name}={number[name]}" for name in ("tp", "pp", "hidden", "layers", "heads", "length", "micro", "batch")]
         rank = "all" if number["pp"] > 1 else "0"
         command = [program, "rehearse", "--gpu", "a100-80g", "--world-size", str(number["gpus"]), "--rank", rank, "--steps", "2", "--quiet", "--no-init"]
+        command += flags[flags.index("--launch-us") :][:2] if "--launch-us" in flags else []
         arguments += ["--recompute=1"] if "--recompute" in flags else []
         subprocess.run([*command, "--json", str(answer), "--", sys.executable, str(script), *arguments], capture_output=True, check=False)
         answers = json.loads(answer.read_text()) if answer.exists() else []

@@ -62,9 +62,13 @@ assert part.item() == 100 + rank, part
 pairs = [dist.new_group([first, first + 1]) for first in range(0, dist.get_world_size(), 2)]
 if rank % 2 == 0:
     dist.send(torch.tensor([4096, named[0]["width"]], **here), rank + 1)
+    # Of the gradient, which comes back: from a rank that is rehearsed later, if at all.
+    shape = torch.zeros(2, **here); dist.recv(shape, rank + 1)
+    assert shape.tolist() == [4096, 1024], shape
 else:
     shape = torch.zeros(2, **here); dist.recv(shape, rank - 1)
     held = torch.empty(*shape.tolist(), device="cuda")
+    dist.send(torch.tensor(held.shape, **here), rank - 1)
 lots = torch.tensor([7] if rank % 2 == 0 else [0], **here)
 dist.broadcast(lots, rank - rank % 2, group=pairs[rank // 2])
 assert lots.item() == 7, lots

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use rehearse::Rehearsal;
-use rehearse::plan::{LayoutTemplate, PRESETS, Plan, Search, Values, plan as best_of, table, without_launcher};
+use rehearse::plan::{LayoutTemplate, PRESETS, Plan, Search, Values, plan as best_of, table};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ pub struct PlanOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     per_node: Option<u32>,
 
-    /// How the command is told a layout: its flags, or variables as in TP={tp}, with {tp}, {pp}, {cp}, {ep}, {dp}, {mb} or {gpus} for numbers
+    /// How the command is told a layout: its flags, or variables as in TP={tp}, with {tp}, {pp}, {cp}, {ep}, {dp}, {mb}, {gpus}, {nodes} or {local} (cards of each) for numbers
     #[arg(long, value_name = "FLAGS", allow_hyphen_values = true, required_unless_present = "preset")]
     layout: Option<LayoutTemplate>,
 
@@ -64,6 +64,10 @@ pub struct PlanOptions {
     command: Vec<OsString>,
 }
 
+/// What scripts for many cards import of PyTorch, and an optimizer by itself: as much as torch again.
+const IMPORTED: &str =
+    "torch._dynamo,torch.distributed.tensor,torch.distributed.fsdp,torch.distributed.pipelining,torch.utils.checkpoint";
+
 /// Finds the layouts, says them, and gives the exit status.
 pub fn plan(options: &PlanOptions) -> Result<u8> {
     ensure!(
@@ -83,10 +87,12 @@ pub fn plan(options: &PlanOptions) -> Result<u8> {
     let names = [options.gpu.clone()];
     let card = *cards(&names)?.first().context("--gpu: name a card")?;
     ensure!(card.speed.is_some(), "--gpu {}: a size alone has no speed; name a card", options.gpu);
-    let mut rehearsal = Rehearsal::new(without_launcher(&options.command), card)?.in_copies()?;
+    let mut rehearsal = Rehearsal::new(options.command.clone(), card)?;
+    rehearsal.gpus = Some(per_node);
+    rehearsal = rehearsal.without_launcher()?.in_copies_with(IMPORTED)?;
     (rehearsal.steps, rehearsal.no_init, rehearsal.timeout) = (Some(options.steps), options.no_init, options.timeout);
     rehearsal.progress = progress(options.said.quiet, false);
-    let search = Search { template, values: options.values.clone(), per_node };
+    let search = Search { command: options.command.clone(), template, values: options.values.clone(), per_node };
     let plans = options.gpus.iter().map(|gpus| best_of(&rehearsal, &search, *gpus)).collect::<Result<Vec<Plan>>>()?;
     options.said.say(&plans, &table(&plans))?;
     let has = |outcome: &str| plans.iter().flat_map(|plan| &plan.others).any(|tried| tried.outcome == outcome);

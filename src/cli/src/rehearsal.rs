@@ -380,7 +380,7 @@ impl RunFlags {
         rehearsal.clocks = rehearse::time::clock;
         (rehearsal.no_init, rehearsal.eager, rehearsal.progress) = (self.no_init, self.eager, progress(quiet, false));
         (rehearsal.writes, rehearsal.fake_data) = (self.writes, self.fake_data.clone());
-        Ok(rehearsal)
+        if rank.is_some() { rehearsal.without_launcher() } else { Ok(rehearsal) }
     }
 
     /// Where each try is of one process.

@@ -41,7 +41,7 @@ def follow(torch):
         if size > 1 and settings.world_size is None and not is_fake:
             store = _met(distributed, init_method, size, rank, store, timeout)
         moved = "nothing but objects and small tensors of whole numbers" if _others else "nothing"
-        note(rank=rank)
+        note(rank=rank, of=size)
         local = int(os.environ.get("LOCAL_WORLD_SIZE") or size)
         machines = f" ({-(-size // local)} machines of {local} GPUs; --nodes and --gpus say otherwise)" if settings.world_size is not None and local < size else ""
         note(note=f"rank {rank} of {size}{machines}: collectives move {moved} and give back what they were given")
@@ -175,17 +175,23 @@ def _sent(name, rank, mine, theirs, turn=None):
     return found
 
 
+# What this rank sent another, by the number of the sending.
+_own = {}
+
+
 def _keep(what, source, target, objects):
-    """For ranks that are rehearsed after this one."""
+    """For ranks that are rehearsed after this one, and for what it asks back itself."""
     turn = _turn((what, source, target))
+    _own[what, source, target, turn] = objects
     if settings.sent is not None:
         with open(os.path.join(settings.sent, f"{what}.{turn}.{source}.{target}"), "wb") as file:
             pickle.dump(objects, file)
 
 
 def _kept(what, source, target):
-    """What `source` sent; where it was not rehearsed, what the nearest rank that was sent one as far away. None if none has. A rank that is rehearsed
-    alone asks for the first one's rehearsal, and begins anew."""
+    """What `source` sent; where it was not rehearsed, what the nearest rank that was sent one as far away. If none has, what this rank sent `source` as
+    its own of that number: a gradient has the shape of what it is a gradient of. None if that is nothing, too. A rank that is rehearsed alone asks for the
+    first one's rehearsal, and begins anew."""
     from torch.distributed import get_world_size
 
     turn = _turn((what, source, target))
@@ -198,7 +204,10 @@ def _kept(what, source, target):
     # On a ring, as stages that are interleaved lie: from the last to the first is one on.
     pairs = [(sender, to) for sender, to in pairs if (to - sender - target + source) % get_world_size() == 0]
     if not pairs:
-        return None
+        own = _own.get((what, target, source, turn)) if source != target else None
+        if own is not None:
+            note(note=f"rank {source} was not rehearsed before: what it sends rank {target} is taken to be what rank {target} sent it")
+        return own
     sender, to = min(pairs, key=lambda pair: (pair != (source, target), abs(pair[0] - source)))
     if (sender, to) != (source, target):
         whom = "its group" if source == target else f"rank {target}"
@@ -652,7 +661,7 @@ def _register(torch):
                 if is_alone(tensors[0]):
                     one, other = (self._members()[rank] for rank in (source, target))
                     if self._rank == source:
-                        _keep("values", one, other, _values(tensors[0]) if settings.sent is not None else None)
+                        _keep("values", one, other, _values(tensors[0]))
                     else:
                         fill(tensors[:1], [_kept("values", one, other)])
                 return bool

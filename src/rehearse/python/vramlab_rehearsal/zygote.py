@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import ctypes
 import gc
+import importlib
 import importlib.machinery
 import itertools
 import os
@@ -43,6 +44,9 @@ def wait(libraries, owner):
         writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True
         import torch  # noqa: F401
 
+        for name in filter(None, os.environ.pop("VRAMLAB_IMPORTS", "").split(",")):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
         sys.dont_write_bytecode = writes_none
         sys.stderr.flush()
         os.lseek(2, 0, os.SEEK_SET)

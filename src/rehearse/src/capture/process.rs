@@ -294,6 +294,8 @@ pub struct Trace {
     pub cards: Vec<usize>,
     /// Of a job, ranks that have batches of their own; 0 where that is not known.
     pub replicas: u32,
+    /// Ranks of the job that it joined; 0 where it joined none.
+    pub ranks: u32,
     /// Of each group that would have a communicator of NCCL, by its number.
     pub communicators: BTreeMap<u64, Communicator>,
     pub engine: Option<Engine>,
@@ -401,7 +403,7 @@ enum TraceLine {
     Host { host: HostFigures },
     Gpu(RealGpu),
     Meters { meters: Meters },
-    Rank { rank: u32 },
+    Rank { rank: u32, of: Option<u32> },
     Limit { limit: f64, device: u16 },
     Unfused { unfused: String, stack: u32 },
 }
@@ -516,7 +518,7 @@ impl Trace {
             }
             TraceLine::Unfused { unfused, stack } => self.unfused.push((unfused.lines().map(on_one_line).collect(), stack)),
             TraceLine::Limit { limit, device } => drop(self.limits.insert(device, limit)),
-            TraceLine::Rank { rank } => self.process.rank = Some(rank),
+            TraceLine::Rank { rank, of } => (self.process.rank, self.ranks) = (Some(rank), of.unwrap_or(0)),
             TraceLine::Refused { refused } => self.refused = Some(refused),
             TraceLine::NoCode { no_code } => self.no_code = Some(no_code),
             TraceLine::Managed { managed } => self.managed = managed,

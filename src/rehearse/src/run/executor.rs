@@ -1,6 +1,7 @@
 //! Runs a command under rehearsal, and keeps what its processes wrote.
 
 use super::clock::{ClockServer, Clocks};
+use super::launcher::ranks_of_launcher;
 use super::libraries::{Libraries, libraries};
 use super::session::{self, Rest, Running, Session};
 use super::zygote::Zygotes;
@@ -57,6 +58,8 @@ pub struct Rehearsal {
     pub sent: Option<PathBuf>,
     /// The same of a rank that is rehearsed alone: what the first one says, once that was asked for.
     pub(crate) told: Arc<OnceLock<TempDir>>,
+    /// What the command's launcher would add to the environment of each rank, where it was left out.
+    pub(crate) launched: Vec<(String, String)>,
     /// Give the training the largest batch of its DataLoader, too.
     pub longest: bool,
     /// Whether rows are made for data sets that are not there, and of which columns.
@@ -159,6 +162,7 @@ impl Rehearsal {
             rank: None,
             sent: None,
             told: Arc::default(),
+            launched: Vec::new(),
             longest: false,
             fake_data: None,
             host_memory: None,
@@ -263,6 +267,7 @@ impl Rehearsal {
         if !self.writes {
             held::hold(&mut command, session, &self.libraries, self.sent())?;
         }
+        command.envs(self.launched.iter().map(|(name, value)| (name, value)));
         command.envs(self.variant.settings.iter().map(|(name, value)| (name, value)));
         Ok(command)
     }
@@ -320,7 +325,15 @@ impl Rehearsal {
     /// # Errors
     /// There is no folder for temporary files.
     pub fn in_copies(&self) -> Result<Self> {
-        let own = || Zygotes::own().map(|own| own.map(Arc::new));
+        self.in_copies_with("")
+    }
+
+    /// The same, of a process that has imported these modules of PyTorch, too, with commas between.
+    ///
+    /// # Errors
+    /// There is no folder for temporary files.
+    pub fn in_copies_with(&self, modules: &'static str) -> Result<Self> {
+        let own = || Zygotes::own(modules).map(|own| own.map(Arc::new));
         Ok(Self { zygotes: self.zygotes.clone().map_or_else(own, |shared| Ok(Some(shared)))?, ..self.clone() })
     }
 
@@ -445,27 +458,6 @@ fn wait(rehearsal: &Rehearsal, command: &mut Running, session: &Path) -> Result<
         }
         thread::sleep(Duration::from_millis(10));
     }
-}
-
-/// How many ranks a launcher is asked for that starts fewer where it sees fewer GPUs.
-fn ranks_of_launcher(command: &[OsString]) -> Option<u32> {
-    const FLAGS: [&str; 3] = ["--num_processes", "--num-processes", "--num_gpus"];
-    let words: Vec<&str> = command.iter().map_while(|word| word.to_str()).collect();
-    let is_launcher =
-        |word: &&str| ["accelerate", "accelerate-launch", "deepspeed", "accelerate.commands.launch"].contains(&program(word));
-    let launcher = words.iter().take(3).position(is_launcher)?;
-    let mut flags = words[launcher..].iter().take_while(|word| !word.ends_with(".py"));
-    while let Some(word) = flags.next() {
-        let (name, value) = word.split_once('=').map_or((*word, None), |(name, value)| (name, Some(value)));
-        if FLAGS.contains(&name) {
-            return value.or_else(|| flags.next().copied())?.parse().ok().filter(|ranks| (1..=64).contains(ranks));
-        }
-    }
-    None
-}
-
-fn program(word: &str) -> &str {
-    word.rsplit('/').next().unwrap_or(word)
 }
 
 /// What a Python would only say in its own words.

@@ -31,6 +31,8 @@ pub struct Zygotes {
     folder: PathBuf,
     /// Where it is this program's own, its folder and itself: one, since another would be started for a few rehearsals alone.
     own: Option<(TempDir, Mutex<Option<Child>>)>,
+    /// What it has imported beside torch: modules of PyTorch, with commas between.
+    modules: &'static str,
     /// Commands of which a copy would not do.
     unfit: Mutex<HashSet<Vec<OsString>>>,
 }
@@ -63,18 +65,23 @@ fn surroundings() -> String {
 
 impl Zygotes {
     /// Of this program alone; none where there are to be none.
-    pub fn own() -> Result<Option<Zygotes>> {
+    pub fn own(modules: &'static str) -> Result<Option<Zygotes>> {
         if env::var_os(SHARED).is_some() {
             return Ok(None);
         }
         let folder = tempfile::tempdir().context("making a temporary folder")?;
-        Ok(Some(Zygotes { folder: folder.path().to_path_buf(), own: Some((folder, Mutex::default())), unfit: Mutex::default() }))
+        Ok(Some(Zygotes {
+            folder: folder.path().to_path_buf(),
+            own: Some((folder, Mutex::default())),
+            modules,
+            unfit: Mutex::default(),
+        }))
     }
 
     /// Those of all programs, where there are such.
     pub fn shared() -> Option<Zygotes> {
         let folder = env::var_os(SHARED).filter(|folder| !folder.is_empty())?;
-        Some(Zygotes { folder: folder.into(), own: None, unfit: Mutex::default() })
+        Some(Zygotes { folder: folder.into(), own: None, modules: "", unfit: Mutex::default() })
     }
 
     /// Whether what a copy prints before it is found not to do may be printed twice: in tests.
@@ -122,7 +129,7 @@ impl Zygotes {
             let mut python = Command::new(&program);
             python.args(["-c", ""]).current_dir("/").stdin(listener).stdout(Stdio::null()).stderr(Stdio::null());
             python.env_clear().envs(of_all).env("PATH", &path).env("VRAMLAB_REHEARSAL_LIBRARIES", libraries);
-            python.env("VRAMLAB_WAITS", owner.to_string());
+            python.env("VRAMLAB_WAITS", owner.to_string()).env("VRAMLAB_IMPORTS", self.modules);
             if owner == 0 {
                 // It outlives whoever a Ctrl-C is for.
                 python.process_group(0);
