@@ -74,12 +74,11 @@ fn an_engine_beside_a_training_is_no_server_and_each_model_is_named() {
     let text = said(&output);
     assert!(answer["serves"].is_null() && answer["verdict"] == "fits", "{}", error(&output));
     assert_eq!(answer["engine"]["kv_cache"], meter(&text));
-    assert!(text.contains(&format!("used {}", answer["peak_on_device"])), "{text}: {}", answer["peak_on_device"]);
     assert!(error(&output).contains("vLLM 0.30.0 generates beside it: "), "{}", error(&output));
     let rows = answer["account"]["rows"].as_array().unwrap();
     let models: Vec<&str> =
         rows.iter().filter_map(|row| row["models"].as_array()).flatten().map(|of| of["model"].as_str().unwrap()).collect();
-    assert!(["policy", "reference", "model"].iter().all(|model| models.contains(model)), "{models:?}");
+    assert!(["policy", "reference"].iter().all(|model| models.contains(model)), "{models:?}");
     // It runs on what it is said to need, of which the engine has its share, and not on a tenth less.
     let needs = answer["needs_at_least"].as_i64().unwrap();
     for (share, fits) in [(100, true), (90, false)] {

@@ -34,7 +34,6 @@ def train(generate):
             (policy(x) - reference(x)).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-        print("used", torch.cuda.mem_get_info()[1] - torch.cuda.mem_get_info()[0])
 
 
 @torch.inference_mode()
