@@ -99,3 +99,85 @@ fn passes_of_several_lengths_take_together_what_each_takes_alone() {
     let sum: f64 = alone.iter().sum();
     assert!((together / sum - 1.0).abs() < 0.03, "{together} and {alone:?}");
 }
+
+/// What each backward pass needs is not said to be dropped, and what it does not is.
+#[test]
+fn what_a_variable_keeps_is_told_where_no_graph_needs_it() {
+    let of = |loss: &str, later: &str| {
+        let scene = Scene::new(&format!(
+            "import torch\nnet = torch.nn.Linear(2048, 8192).cuda()\noptimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n\
+             for _ in range(3):\n    x = torch.randn(4096, 2048, device='cuda')\n    y = net(x)\n    {loss}.backward()\n    {later}\n    \
+             optimizer.step(); optimizer.zero_grad()\n"
+        ));
+        let (output, answer) = scene.run(&["--gpu", "8GiB"]);
+        let names = answer["processes"][0]["leftovers"].as_array().unwrap().iter().map(|left| left["variable"].clone());
+        (names.collect::<Vec<Value>>(), error(&output))
+    };
+    let (names, said) = of("y.square().mean()", "pass");
+    assert!(names.is_empty(), "{said}");
+    let (names, said) = of("y.exp().mean()", "pass");
+    assert_eq!(names, ["y"], "{said}");
+    // The peak is after the backward pass, which needed it.
+    let (names, said) = of("y.square().mean()", "z = torch.empty(1 << 28, device='cuda'); del z");
+    assert_eq!(names, ["y"], "{said}");
+}
+
+#[test]
+fn what_a_limit_leaves_is_not_cached() {
+    let scene = Scene::new(
+        "import torch\ntorch.cuda.set_per_process_memory_fraction(0.5)\nheld = torch.empty(3 << 30, dtype=torch.uint8, device='cuda')\n",
+    );
+    let (output, answer) = scene.run(&["--gpu", "5GiB"]);
+    let total = answer["account"]["total"].as_i64().unwrap();
+    assert!(answer["verdict"] == "does_not_fit" && (total - (6 << 30)).abs() < 64 << 20, "{}", error(&output));
+    assert!(part(&answer, "withheld") > 2 << 30 && part(&answer, "cached") < 64 << 20, "{}", answer["account"]);
+}
+
+/// A pool that is sized by free memory beside a model that is given no tokens.
+#[test]
+fn a_pool_beside_a_model_of_images_is_no_cache_of_keys_and_values() {
+    let scene = Scene::new(
+        "import torch\nnet = torch.nn.Conv2d(3, 8, 3).cuda().eval()\nfree, _ = torch.cuda.mem_get_info()\n\
+         pool = torch.empty(free * 9 // 10, dtype=torch.uint8, device='cuda')\nwith torch.inference_mode():\n    \
+         for _ in range(3): net(torch.randn(4, 3, 64, 64, device='cuda'))\n",
+    );
+    let (output, answer) = scene.run(&["--gpu", "8GiB"]);
+    assert!(answer["serves"].is_null() && answer["verdict"] == "fits", "{}", error(&output));
+    assert!(part(&answer, "sized_by_free") > 6 << 30 && part(&answer, "kv_cache") == 0, "{}", answer["account"]);
+    assert!(answer["needs_at_least"].as_i64().unwrap() < 2 << 30, "{answer}");
+}
+
+/// Pools that the script makes, of which no graph has one; and threads that train by themselves, whose steps come in any order.
+#[test]
+fn pools_of_the_script_and_threads_that_train_are_no_fault() {
+    let scene = Scene::new(
+        "import threading, torch\nfor _ in range(2):\n    globals().setdefault('pools', []).append(torch.cuda.MemPool())\n    \
+         with torch.cuda.use_mem_pool(pools[-1]): pools.append(torch.empty(1 << 28, device='cuda'))\n\
+         turns = [threading.Semaphore(1), threading.Semaphore(0)]\ndef train(at):\n    net = torch.nn.Linear(2048, 2048).cuda()\n    \
+         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n    for _ in range(3):\n        turns[at].acquire()\n        \
+         net(torch.randn(8, 2048, device='cuda')).mean().backward()\n        turns[1 - at].release(); turns[at].acquire()\n        \
+         optimizer.step(); optimizer.zero_grad(); turns[1 - at].release()\n\
+         threads = [threading.Thread(target=train, args=(at,), daemon=True) for at in range(2)]\n\
+         for each in threads: each.start()\nfor each in threads: each.join(20)\n",
+    );
+    let (output, answer) = scene.run(&["--gpu", "8GiB", "--steps", "all"]);
+    let told = unwrapped(&error(&output));
+    assert!(answer["processes"][0]["steps"].as_i64() >= Some(3) && told.contains("2 memory pools: 2.00 GiB"), "{told}");
+    assert!(!told.contains("CUDA graph") && !told.contains("does not take"), "{told}");
+}
+
+/// Inference without an end, whose state is fed back with its graph.
+#[test]
+fn what_endless_inference_feeds_back_is_named() {
+    let scene = Scene::new(
+        "import torch\ncell = torch.nn.GRU(100, 100).cuda()\nstate = torch.randn(1, 1, 100, device='cuda')\nwhile True:\n    \
+         out, state = cell(state, state)\n",
+    );
+    let (output, answer) = scene.run(&["--gpu", "8GiB"]);
+    let growth = &answer["processes"][0]["growth"];
+    assert!(growth["bytes_per_round"] == 4096 && growth["kept_by"][0]["keeps"] == "state", "{growth}");
+    let told = unwrapped(&error(&output));
+    assert!(told.contains("state.detach() before it is fed back") && !told.contains("`out`"), "{told}");
+    // A workspace is nothing that a backward pass would need.
+    assert!(answer["processes"][0]["needless_graphs"]["bytes_at_peak"].as_i64().unwrap() < 1 << 20, "{answer}");
+}

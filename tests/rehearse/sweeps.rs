@@ -1,7 +1,7 @@
 //! Sweeps and pipelines of commands: a training that is stopped after its steps gives nobody its result. Who waits for it is ended, what fails for want
 //! of it fits in part, pools go on with their next task, and what fails by itself is a failure whoever hears of it.
 
-use crate::scene::{Scene, error};
+use crate::scene::{Scene, error, unwrapped};
 use serde_json::Value;
 
 /// A training of so many GiB, in a file of its own, which anything can start.
@@ -49,11 +49,12 @@ subprocess.run([sys.executable, '-c', 'import torch, trial; torch.ones(9, device
 ";
     for (script, why) in [
         (queue, "waits for what trainings give that were stopped after their steps"),
-        (output, "after a training was stopped the command failed: it ended with status 1"),
+        (output, "JSONDecodeError: Expecting value: line 1 column 1 (char 0) (train.py:5)"),
         (evaluation, "the command failed with FileNotFoundError: [Errno 2] No such file or directory: 'net.pt'"),
     ] {
         let (code, _, said, answer) = rehearse(script, "rtx-4090");
         assert_eq!((code, &answer["verdict"]), (Some(2), &"fits_in_part".into()), "{said}");
+        let said = unwrapped(&said);
         assert!(said.contains("IN PART: ") && said.contains(why) && said.contains("--steps all"), "{said}");
         assert!(answer["cut_short"].is_object(), "{said}");
     }

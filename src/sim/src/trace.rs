@@ -179,6 +179,9 @@ listed! {
         Variable = 9,
         /// A parameter that is not trained.
         Frozen = 10,
+        /// As a backward pass begins the script's variables hold it and no graph does: dropped there, its memory would be free. At address 0 such
+        /// a pass begins, and with the number 1 they are looked at.
+        Droppable = 11,
     }
 }
 
@@ -467,6 +470,7 @@ pub fn blocks(events: &[Event]) -> Vec<MemoryBlock> {
                     blocks[block].completed = position(at);
                 }
             }
+            Kind::Label if Label::of(event.bytes) == Some(Label::Droppable) => {}
             Kind::Label if key == 0 => live.values().for_each(|&block| blocks[block].variable = 0),
             Kind::Label => {
                 if let Some((_, &block)) = live.range(..=key).next_back()
@@ -527,7 +531,7 @@ fn category(block: &MemoryBlock, label: Label, made: &Event, marks: &[(usize, Ph
             return Category::WeightCopies;
         }
         Label::Data if made.module == 0 => return Category::Data,
-        Label::Data | Label::Other | Label::WeightCopy | Label::Variable => {}
+        Label::Data | Label::Other | Label::WeightCopy | Label::Variable | Label::Droppable => {}
     }
     let after = marks.partition_point(|(at, _)| *at <= block.made());
     let end = marks[after..].iter().find(|(_, phase)| *phase != made.phase).map(|(at, _)| *at);

@@ -72,7 +72,34 @@ def begin():
         clock.follow()
     notebooks.follow()
     pools.follow()
+    _tell_why_it_fails()
     imports.when_imported("torch", _torch_is_there, _torch_is_missing, before=use_the_caching_allocator)
+
+
+def _tell_why_it_fails():
+    """A process that has no PyTorch, as one that starts trainings, has nothing else that says what ended it."""
+    before = sys.excepthook
+
+    def excepthook(kind, value, trace):
+        if "torch" not in sys.modules:
+            with contextlib.suppress(Exception), open(os.path.join(SESSION, f"{os.getpid()}.raised"), "w") as file:
+                file.write(_in_a_line(kind, value, trace))
+        before(kind, value, trace)
+
+    sys.excepthook = excepthook
+
+
+def _in_a_line(kind, value, trace):
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    at = None
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        # The script's last line, and none of Python's own.
+        if at is None or not file.startswith((os.path.dirname(os.__file__), "<frozen")):
+            at = f"{os.path.basename(file)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    said = str(value).strip().split("\n")[0]
+    return f"{name}{said and ': '}{said[:300]}" + (f" ({at})" if at else "")
 
 
 def _torch_is_missing():

@@ -13,7 +13,7 @@ from . import calls, device
 from .guard import guarded, instead
 from .notes import note
 
-OTHER, PARAMETER, GRADIENT, STATE, BUFFER, DATA, KEY_VALUE_CACHE, WEIGHT_COPY, VARIABLE, FROZEN = 0, 1, 2, 3, 4, 5, 7, 8, 9, 10
+OTHER, PARAMETER, GRADIENT, STATE, BUFFER, DATA, KEY_VALUE_CACHE, WEIGHT_COPY, VARIABLE, FROZEN, DROPPABLE = 0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11
 
 _modules = {}
 _tensors = {}
@@ -320,8 +320,8 @@ def label_as(category, tensors, name=""):
         _tell()
 
 
-def forget_variables():
-    _waiting.extend((0, VARIABLE, 0))
+def forget(label, number=0):
+    _waiting.extend((0, label, number))
     _tell()
 
 

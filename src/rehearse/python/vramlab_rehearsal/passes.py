@@ -34,6 +34,8 @@ _sequences = collections.deque(maxlen=64)
 # Samples and tokens of each.
 _sizes = []
 _caches = []
+# What the pass that begins is given, and the variables, by where and name, that passes were given.
+_given, _fed_back = [], set()
 # Of each text, while beams are searched: its tokens are those of one.
 _beams = 1
 # By what holds tensors of several passes: how, and where. The last look counts.
@@ -139,8 +141,10 @@ def _begins(root, arguments, named):
         _sizes.append(tuple(each // _beams for each in size))
     _label_caches()
     # What a variable holds seldom changes later.
+    _given[:] = _tensors_in((arguments, named), DEEPEST)
     if _passes <= 8 or _passes & (_passes - 1) == 0:
         look_at_variables()
+    del _given[:]
 
 
 def begin_replay():
@@ -261,7 +265,7 @@ def look_at_variables():
     """Names the blocks that variables of the script hold now, and finds those that hold tensors of several passes."""
     global _pins
     _retainers.clear()
-    labels.forget_variables()
+    labels.forget(labels.VARIABLE)
     is_pinning = counted("vramlab_dry_pinned") >= LEAST_PINNED
     for where, name, value in _variables():
         if is_pinning:
@@ -272,7 +276,7 @@ def look_at_variables():
         tensors = [each for each in _tensors_in(value, DEEPEST - 1) if not isinstance(each, torch.nn.Parameter)]
         if _is_state(value):
             labels.label_copies(tensors)
-        how = _retains(value, tensors)
+        how = _retains(value, tensors, (where, name))
         if issubclass(type(value), _CONTAINERS) and _is_refilled((where, name), tensors):
             how = None
         # Who holds graphs holds what they have saved.
@@ -286,6 +290,17 @@ def look_at_variables():
     own = next(_own_frames(), None) if labels.gradients_have_graphs() else None
     if own is not None:
         _retainers["create_graph"] = ("backward(create_graph=True)", ("create_graph", 0, True), own.f_code.co_filename, own.f_code.co_name)
+
+
+@guarded("what a backward pass does not need")
+@labels.past_their_classes
+def look_before_backward(number):
+    """Labels what variables of the script hold and no graph does; of a long training in some of its backward passes."""
+    looks = number < 8 or number & (number - 1) == 0
+    labels.forget(labels.DROPPABLE, int(looks))
+    for _, _, value in _variables() if looks else ():
+        if not issubclass(type(value), (torch.nn.Module, torch.optim.Optimizer)):
+            labels.label_as(labels.DROPPABLE, [each for each in _tensors_in(value, DEEPEST - 1) if _is_held_by_variables(each)])
 
 
 def _is_state(value, depth=1):
@@ -343,21 +358,44 @@ def _is_own_object(value):
     return kind.__module__ == "__main__" or reach.is_own(file)
 
 
-def _retains(value, tensors):
+def _retains(value, tensors, which):
     """How a variable holds tensors of several passes: the container's type, or "sum" of what was added; of how many; whether with their graphs."""
     if issubclass(type(value), _CONTAINERS):
         with_graphs = sum(1 for each in tensors if each.grad_fn is not None)
         count = with_graphs if with_graphs > 1 else len(tensors)
         return (type(value).__name__, count, with_graphs > 1) if count > 1 else None
-    node = value.grad_fn if issubclass(type(value), torch.Tensor) and value.is_cuda else None
-    of_passes = set()
+    first = value.grad_fn if issubclass(type(value), torch.Tensor) and value.is_cuda else None
+    node, of_passes = first, set()
     for _ in range(100):
         if node is None or node.name() != "AddBackward0":
             break
         # Terms of one pass are no sum of several.
         of_passes.add(bisect.bisect(_sequences, node._sequence_nr()))
         node = next((of for of, _ in node.next_functions if of is not None), None)
-    return ("sum", len(of_passes), True) if len(of_passes) > 1 else None
+    if len(of_passes) > 1:
+        return "sum", len(of_passes), True
+    if any(each is value for each in _given):
+        _fed_back.add(which)
+    count = _passes_of_graph(first) if which in _fed_back else 0
+    return ("graph", count, True) if count >= _CHAIN else None
+
+
+# A graph of so many passes is fed back into: models that follow one another are fewer.
+_CHAIN = 5
+
+
+def _passes_of_graph(node):
+    """Of how many of the last passes the graph of a tensor has nodes."""
+    of_passes, seen, waiting = set(), set(), [node] if node is not None else []
+    while waiting and len(seen) < 1000:
+        node = waiting.pop()
+        inner = [of for of, _ in node.next_functions if of is not None and of not in seen]
+        seen.update(inner)
+        waiting.extend(inner)
+        # What accumulates gradients is of no pass.
+        if node.next_functions:
+            of_passes.add(bisect.bisect(_sequences, node._sequence_nr()))
+    return len(of_passes)
 
 
 def _is_refilled(which, tensors):

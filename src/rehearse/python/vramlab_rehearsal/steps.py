@@ -2,6 +2,7 @@
 
 import functools
 import os
+import threading
 import time
 import weakref
 
@@ -97,6 +98,7 @@ class _Engine:
         self._steps.has_captured |= self._steps.torch.cuda.is_current_stream_capturing()
         # Its last argument, by its place or by its name.
         if more.get("accumulate_grad", arguments[-1] if len(arguments) > 6 else False):
+            _told_of_threads(threading.get_ident())
             self._steps.backward_begins()
         device.library.vl_set_backward_stack()
         return device.library.vl_enter(device.BACKWARD)
@@ -108,6 +110,17 @@ class _Engine:
         # An optimizer's step that calls backward (LBFGS) is an optimizer's step again after it.
         device.library.vl_enter(before or device.FORWARD)
         self._steps.backward_ended()
+
+
+_threads = set()
+
+
+def _told_of_threads(thread):
+    """Of several that train, steps and backward passes come in any order."""
+    if thread not in _threads:
+        _threads.add(thread)
+        if len(_threads) == 2:
+            note(threads=True)
 
 
 _trials = 0
@@ -256,6 +269,7 @@ class _Steps:
 
     def backward_begins(self):
         self.look()
+        passes.look_before_backward(self.backwards)
         reach.goes_backward(self.depth > 0)
         hosting.look()
         self.is_backward = True

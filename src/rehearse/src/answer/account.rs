@@ -34,6 +34,8 @@ sim::listed! {
         Other as "other tensors",
         /// Reserved by PyTorch's allocator, and never allocated at once.
         Cached as "cached, unused",
+        /// That PyTorch's allocator may not have, by a limit that the script sets.
+        Withheld as "beyond its limit",
         /// Taken by others than PyTorch's allocator.
         Outside as "outside of PyTorch",
         /// Assumed.
@@ -223,5 +225,13 @@ impl Account {
             return self.fill(Part::OtherProcesses, total);
         }
         self.fill(Part::Cached, total);
+    }
+
+    /// Where the allocator may have a share of the card alone, the rest is not cached.
+    pub(super) fn withhold(&mut self, share: f64) {
+        let beyond = self.tensors() + self.bytes(Part::Cached) - (self.total as f64 * share) as i64;
+        let withheld = beyond.clamp(0, self.bytes(Part::Cached).max(0));
+        self.add(Part::Cached, -withheld);
+        self.add(Part::Withheld, withheld);
     }
 }

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Adds to what the events alone say: what is sized by free memory, garbage, gradients that no coming step takes.
 pub fn bind(trace: &Trace, blocks: &mut [MemoryBlock]) {
-    let untaken = untaken(trace, blocks);
+    // Of several threads steps and backward passes come in any order.
+    let untaken = if trace.trains_in_threads { Vec::new() } else { untaken(trace, blocks) };
     let garbage = garbage(&trace.events, blocks);
     for at in garbage {
         blocks[at].bound = Bound::Garbage;

@@ -2,7 +2,7 @@
 
 use super::meter::{Meter, meters};
 use crate::capture::process::{Frame, Trace};
-use sim::trace::{Bound, Event, Kind, MemoryBlock, PassFlags, Phase};
+use sim::trace::{Bound, Category, Event, Kind, MemoryBlock, PassFlags, Phase};
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -236,9 +236,16 @@ fn failed_tries(facts: &Facts) -> Vec<Range<usize>> {
     found
 }
 
-/// Whether passes ran while blocks lived that were made as large as the card's free memory allows, and nothing is trained.
+/// Whether passes over tokens ran while blocks lived that were made as large as the card's free memory allows, and nothing is trained. A pool beside
+/// another model is no cache of keys and values.
 fn serves(facts: &Facts) -> bool {
+    let trace = facts.trace;
     let last = facts.passes.last().map(|(at, _)| *at);
     let is_used = |block: &MemoryBlock| last.is_some_and(|last| block.lives_after(last));
-    !facts.trains && facts.blocks().any(|block| block.bound == Bound::SizedByFree && is_used(block))
+    let is_of_tokens = || {
+        trace.engine.is_some()
+            || trace.pass_batches.iter().any(|(_, tokens)| *tokens > 0)
+            || facts.blocks().any(|block| block.category == Category::KeyValueCache)
+    };
+    !facts.trains && facts.blocks().any(|block| block.bound == Bound::SizedByFree && is_used(block)) && is_of_tokens()
 }

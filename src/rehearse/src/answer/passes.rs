@@ -5,7 +5,7 @@ use super::place::LiveBytes;
 use crate::capture::process::{Frame, Trace, is_torch_or_stdlib};
 use base::order::grouped;
 use serde::Serialize;
-use sim::trace::{Bound, Category, Event, Kind, MemoryBlock, Phase};
+use sim::trace::{Bound, Category, Event, Kind, Label, MemoryBlock, Phase};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 pub fn phase_name(phase: Phase, trains: bool) -> &'static str {
@@ -72,8 +72,17 @@ pub fn of_needless_graphs(facts: &Facts) -> HashSet<usize> {
     let needless = needless_passes(facts);
     let pass_of = |block: &MemoryBlock| facts.passes.partition_point(|(at, _)| *at <= block.made()).checked_sub(1);
     let is_of_a_pass = |block: &MemoryBlock| matches!(block.category, Category::Activations | Category::Temporaries);
+    // No graph has what is gone before the operator that made it is done, as a workspace.
+    let is_workspace = |block: &MemoryBlock| {
+        let operator = facts.made(block).operator;
+        let made = |freed: usize| facts.events()[block.made()..freed].iter().filter(|event| event.kind == Kind::Alloc);
+        let is_within = |freed: usize| made(freed).all(|event| event.operator == operator);
+        operator != 0 && block.freed().is_some_and(is_within)
+    };
     let is_theirs = |block: &MemoryBlock| {
-        facts.made(block).phase == Phase::Forward && pass_of(block).is_some_and(|pass| needless.binary_search(&pass).is_ok())
+        !is_workspace(block)
+            && facts.made(block).phase == Phase::Forward
+            && pass_of(block).is_some_and(|pass| needless.binary_search(&pass).is_ok())
     };
     facts.blocks().filter(|block| is_of_a_pass(block) && is_theirs(block)).map(MemoryBlock::made).collect()
 }
@@ -112,8 +121,8 @@ fn outermost_call(trace: &Trace, stack: u32) -> Option<Frame> {
     frames[module..].iter().find(|frame| !is_torch_or_stdlib(&frame.file)).copied().cloned()
 }
 
-/// What lives at the peak and longer than the step that made it, after which no graph holds it; or was made in an earlier pass of a script
-/// without steps.
+/// What lives at the peak and longer than the step that made it, and that nobody needs any more; or was made in an earlier pass of a script without
+/// steps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Leftover {
     /// The line that made it.
@@ -137,11 +146,12 @@ pub fn leftovers(facts: &Facts) -> Vec<Leftover> {
     let events = facts.events();
     let Some(at_peak) = events.get(moment) else { return Vec::new() };
     let pass = events[..moment].iter().rposition(|event| event.kind == Kind::Pass).unwrap_or(0);
+    let is_done_with = done_with(facts);
     let outlives = |block: &MemoryBlock| match trains {
         true => {
             let step = events[block.made()].step;
             let end = events.partition_point(|event| event.step <= step);
-            step <= at_peak.step && end < events.len() && block.lives_after(end)
+            step <= at_peak.step && end < events.len() && block.lives_after(end) && is_done_with(block)
         }
         false => block.made() < pass,
     };
@@ -181,6 +191,35 @@ pub fn leftovers(facts: &Facts) -> Vec<Leftover> {
     let mut found: Vec<Leftover> = by_line.into_iter().map(left).filter(|line| line.made.bytes * 100 >= total).collect();
     found.sort_by(|a, b| b.made.bytes.cmp(&a.made.bytes).then_with(|| a.made.name.cmp(&b.made.name)));
     found
+}
+
+/// Whether nobody needs a block at the peak: it is of an earlier round, which ended with its backward pass, and was not kept for a later one; or
+/// variables alone held it when the backward pass began in which the peak is. Passes that give gradients to the script, and none to parameters, end no
+/// round.
+fn done_with<'a>(facts: &Facts<'a>) -> impl Fn(&MemoryBlock) -> bool + use<'a> {
+    let events = &facts.trace.events[..facts.moment];
+    let is_backward = |event: &Event| event.phase == Phase::Backward;
+    let is_look = |event: &Event| event.kind == Kind::Label && Label::of(event.bytes) == Some(Label::Droppable);
+    // Each begins where variables are looked at, before it has events.
+    let ends = |look: usize| {
+        let begins = look + events[look..].iter().position(is_backward)?;
+        Some(begins + events[begins..].iter().position(|event| !is_backward(event))?)
+    };
+    let looks: Vec<usize> = (0..events.len()).filter(|at| is_look(&events[*at]) && events[*at].address == 0).collect();
+    let current = looks.last().copied().filter(|look| ends(*look).is_none());
+    let is_looked_at = current.is_some_and(|look| events[look].module == 1);
+    let round = looks.iter().rev().find_map(|look| ends(*look)).unwrap_or(0);
+    // What was kept by earlier versions has no such looks.
+    let knows_none = !facts.events().iter().any(is_look);
+    let held: Vec<(usize, u64)> = (current.unwrap_or(events.len())..events.len())
+        .filter(|at| is_look(&events[*at]))
+        .map(|at| (at, events[at].address))
+        .collect();
+    move |block| {
+        let within = block.address..block.address + block.rounded.unsigned_abs().max(1);
+        let is_droppable = held.iter().any(|(at, address)| block.made() < *at && within.contains(address));
+        knows_none || is_droppable || (block.made() < round && !(is_looked_at && block.variable != 0))
+    }
 }
 
 /// The variable that holds more than half of so many bytes.

@@ -76,6 +76,9 @@ pub struct ProcessAnswer {
     pub account: Account,
     #[serde(skip)]
     pub cuts: Vec<Cut>,
+    /// The share of the card that the script lets PyTorch's allocator have.
+    #[serde(skip)]
+    pub limit: Option<f64>,
     /// Of a server.
     #[serde(skip)]
     pub pool: Option<Pool>,
@@ -182,6 +185,7 @@ fn on_device(facts: &Facts) -> ProcessAnswer {
         has_loader: !trace.loaders.is_empty(),
         account: Account::of(facts, &loss),
         cuts: cuts(facts, &loss),
+        limit: trace.limits.get(&facts.device).copied(),
         pool: pool(facts),
         moment: facts.moment,
         left_out: facts.left_out.clone(),

@@ -299,8 +299,13 @@ fn verdict(answer: &Answer) -> String {
 }
 
 fn seen_said(answer: &Answer) -> String {
+    let is_cut = matches!(answer.verdict, RehearsalVerdict::TimedOut | RehearsalVerdict::Interrupted);
     match (answer.steps, answer.time.as_ref().and_then(|time| time.passes)) {
         (0, Some(passes)) => format!("{} seen.", counted(passes, "forward pass").replace("passs", "passes")),
+        (0, None) if is_cut => "No optimizer step was seen.".to_string(),
+        (0, None) if answer.processes.iter().any(|process| process.steps > 0) => {
+            "The process that needs most was seen to its end, and makes no optimizer step.".to_string()
+        }
         (0, None) => "Seen to the end of the script, which makes no optimizer step.".to_string(),
         (steps, _) if answer.came_to_its_end => format!("{} seen, to the end of the script.", counted(steps as usize, "step")),
         (steps, _) => format!("{} seen.", counted(steps as usize, "step")),

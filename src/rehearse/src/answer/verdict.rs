@@ -229,7 +229,7 @@ impl Answer {
         if let Some(one) = needs.pools {
             let ran_out = self.verdict == RehearsalVerdict::DoesNotFit;
             let reserved = if ran_out { needs.least - (needs.contexts * card.context).cast_signed() } else { worst.peak_reserved };
-            super::findings::pools::add(&mut worst.findings, reserved, one);
+            super::findings::pools::add(&mut worst.findings, reserved, one, ran_out);
         }
         if needs.least == 0 {
             return;
@@ -261,7 +261,10 @@ impl Answer {
             None => (worst.account.clone(), worst.cuts.clone()),
         };
         match (fitting, self.needs_at_least) {
-            (Some(_), Some(needs)) => account.hold_to(needs),
+            (Some(_), Some(needs)) => {
+                account.hold_to(needs);
+                worst.limit.iter().for_each(|share| account.withhold(*share));
+            }
             (Some(_), None) => {}
             (None, _) => account.on_card(self.cards.first(), worst.process, self.gpu.context, self.peak_on_device),
         }

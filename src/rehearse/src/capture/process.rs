@@ -16,7 +16,7 @@
 //! that torch.compile wrote (`generated`), that a function of ours failed in the script's call, so often or more, and what is missing for it
 //! (`left_out`), why there is nothing to rehearse (`refused`), that a process became a `rank` after it had begun, that Python came to its end
 //! by itself (`ended`), packages that it imported (`imported`), samples and tokens of steps and of forward passes (`batches`, `pass_batches`;
-//! 0 tokens where the input is no text), passes in which torch.compile worked (`compiling`), and the operations of the step after the last that is recorded (`flops`). The rest is with the types.
+//! 0 tokens where the input is no text), passes in which torch.compile worked (`compiling`), that several threads go backward (`threads`), and the operations of the step after the last that is recorded (`flops`). The rest is with the types.
 
 use super::host::HostFigures;
 use super::loading::{Fetch, ScriptLoader};
@@ -130,9 +130,9 @@ pub struct SkippedCode {
 pub struct Retainer {
     #[serde(rename = "keeps")]
     pub name: String,
-    /// The type of a container, `sum` of what was added, or `create_graph` of gradients with graphs of their own; empty where a block is all that is known.
+    /// The type of a container, `sum` of what was added, `graph` of what is fed back, or `create_graph` of gradients with graphs of their own; empty where a block is all that is known.
     pub holder: String,
-    /// How many tensors it holds at least, of a sum the passes.
+    /// How many tensors it holds at least, of a sum or a graph the passes.
     pub count: u32,
     /// Whether it holds what backward passes would need, of which its own tensors are the least.
     pub with_graphs: bool,
@@ -339,6 +339,8 @@ pub struct Trace {
     /// Samples and tokens of the first steps.
     pub batches: Vec<(u64, u64)>,
     pub pass_batches: Vec<(u64, u64)>,
+    /// Whether more than one thread goes backward.
+    pub trains_in_threads: bool,
     /// Numbers of the forward passes in which torch.compile worked.
     compiling: Vec<usize>,
     /// Of the packages whose own ways a technique may switch on, those that were imported; none of a process that did not come to its end.
@@ -397,6 +399,7 @@ enum TraceLine {
     Batches { batches: Vec<(u64, u64)> },
     PassBatches { pass_batches: Vec<(u64, u64)> },
     Compiling { compiling: Vec<usize> },
+    Threads { threads: bool },
     Imported { imported: Vec<String> },
     Loader(ScriptLoader),
     Flops { flops: u64 },
@@ -533,6 +536,7 @@ impl Trace {
             TraceLine::Keeps(keeper) => self.keepers.push(keeper),
             TraceLine::Batches { batches } => self.batches = batches,
             TraceLine::PassBatches { pass_batches } => self.pass_batches = pass_batches,
+            TraceLine::Threads { threads } => self.trains_in_threads = threads,
             TraceLine::Compiling { compiling } => self.compiling = compiling,
             TraceLine::Imported { imported } => self.imported = Some(imported),
             TraceLine::Loader(loader) => self.loaders.push(loader),

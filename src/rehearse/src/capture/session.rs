@@ -21,6 +21,7 @@ use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::time::SystemTime;
 
 /// In the session's folder: why a process could not be rehearsed.
 pub const FAILED: &str = "failed";
@@ -81,6 +82,9 @@ pub struct Capture {
     pub hooked: bool,
     #[serde(skip)]
     pub without_torch: Option<String>,
+    /// The exception that ended a Python which had not imported torch; of several the last.
+    #[serde(skip)]
+    pub raised: Option<String>,
     /// What `replaying.py` answered, where it was asked.
     #[serde(skip)]
     pub replayed: Option<Vec<u8>>,
@@ -168,7 +172,7 @@ fn card<'de, D: Deserializer<'de>>(from: D) -> Result<Card, D::Error> {
 }
 
 const ABOUT: &str = "session.json";
-/// Of the session's folder, beside those that end in `.python` and `.without-torch`.
+/// Of the session's folder, beside those that end in `.python`, `.without-torch` and `.raised`.
 const OF_SESSION: [&str; 2] = ["cards", FAILED];
 /// Of a process's folder.
 const OF_PROCESS: [&str; 6] = ["names", "events", "work", "loading", "lost", "status"];
@@ -191,7 +195,11 @@ fn unpack(archive: File, folder: &Path) -> Result<()> {
         let is_known = (kind.is_file() || kind.is_gnu_sparse())
             && match parts[..] {
                 [file] => {
-                    file == ABOUT || OF_SESSION.contains(&file) || file.ends_with(".python") || file.ends_with(".without-torch")
+                    file == ABOUT
+                        || OF_SESSION.contains(&file)
+                        || file.ends_with(".python")
+                        || file.ends_with(".without-torch")
+                        || file.ends_with(".raised")
                 }
                 [process, file] => process.starts_with(|first: char| first.is_ascii_digit()) && OF_PROCESS.contains(&file),
                 _ => false,
@@ -226,6 +234,7 @@ impl Capture {
         self.occupancy = Occupancy::of_session(session);
         self.not_set_up = fs::read_to_string(session.join(FAILED)).ok();
         self.replayed = fs::read(session.join("replay.answer")).ok();
+        let mut raised: Vec<(SystemTime, String)> = Vec::new();
         for entry in fs::read_dir(session).with_context(|| format!("reading {}; did the script remove it?", session.display()))? {
             let path = entry?.path();
             if path.is_dir() {
@@ -235,11 +244,15 @@ impl Capture {
                 continue;
             }
             match path.extension().and_then(OsStr::to_str) {
+                Some("raised") => {
+                    raised.push((fs::metadata(&path)?.modified()?, String::from_utf8_lossy(&fs::read(&path)?).into_owned()))
+                }
                 Some("without-torch") => self.without_torch = fs::read_to_string(&path).ok(),
                 Some("python") => self.hooked = true,
                 _ => {}
             }
         }
+        self.raised = raised.into_iter().max().map(|(_, raised)| on_one_line(&raised));
         // A folder's order is nobody's.
         self.traces.sort_by_key(|trace| (trace.process.rank, trace.process.id));
         Ok(self)
@@ -265,7 +278,7 @@ impl Capture {
                         archive.append_path_with_name(path.join(file), name.join(file))?;
                     }
                 } else if OF_SESSION.iter().any(|file| name.as_os_str() == *file)
-                    || name.extension().is_some_and(|e| e == "python" || e == "without-torch")
+                    || name.extension().is_some_and(|e| e == "python" || e == "without-torch" || e == "raised")
                 {
                     archive.append_path_with_name(&path, &name)?;
                 }
@@ -308,7 +321,8 @@ impl Capture {
             (Some(signal), _) => format!("it was ended by signal {signal}"),
             (None, code) => format!("it ended with status {}", code.unwrap_or_default()),
         };
-        if self.last_line_of_stderr.is_empty() { end } else { format!("{end}: {}", self.last_line_of_stderr) }
+        let said = Some(&self.last_line_of_stderr).filter(|line| !line.is_empty()).or(self.raised.as_ref());
+        said.map_or_else(|| end.clone(), |said| format!("{end}: {said}"))
     }
 }
 

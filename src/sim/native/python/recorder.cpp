@@ -407,11 +407,12 @@ void set_rounded(size_t at, int64_t rounded) {
 }
 
 // Which pool the next blocks of a device are of; and that a pool's memory is free for others once its blocks are.
-void tell_pool(c10::DeviceIndex device, uint32_t number, bool is_free) {
+void tell_pool(c10::DeviceIndex device, uint32_t number, bool is_free, bool is_of_a_graph = false) {
   Event event = now(Kind::kPool);
   event.device = static_cast<uint16_t>(device);
   event.bytes = number;
   event.rounded = is_free;
+  event.origin = is_of_a_graph;
   write(event);
 }
 
@@ -432,7 +433,9 @@ void follow_pools(const Entry& entry, Kind kind) {
     number = found->second.number;
   }
   uint32_t& last = pool_now[static_cast<size_t>(entry.device_) % pool_now.size()];
-  if (last != number) tell_pool(entry.device_, number, false);
+  auto status = cudaStreamCaptureStatusNone;
+  if (last != number) cudaStreamIsCapturing(static_cast<cudaStream_t>(entry.stream_), &status);
+  if (last != number) tell_pool(entry.device_, number, false, status != cudaStreamCaptureStatusNone);
   last = number;
 }
 

@@ -19,6 +19,7 @@ fn keeper_of(keeper: &Retainer) -> String {
             "which leaves gradients with their graphs: use torch.autograd.grad, or set .grad to None after use".to_string()
         }
         ("sum", _) => format!("a sum with the graphs of {} passes or more", keeper.count),
+        ("graph", _) => format!("whose graph goes back through {} passes or more", keeper.count),
         (_, true) => format!("a {holder} of {} tensors or more with their graphs", keeper.count),
         (_, false) => format!("a {holder} of {} tensors or more", keeper.count),
     };

@@ -42,7 +42,9 @@ fn remedy(left: &Leftover, growth: Option<&Growth>) -> Option<String> {
     let Some(variable) = &left.variable else { return left.is_copy.then(|| on_host.to_string()) };
     let mut keepers = growth.iter().flat_map(|growth| &growth.kept_by);
     let (name, keeper) = (on_one_line(variable), keepers.find(|keeper| keeper.name == *variable));
+    let is_chain = keeper.is_some_and(|keeper| keeper.holder == "graph");
     let remedy = match keeper.map(|keeper| (keeper.with_graphs, keeper.is_sum())) {
+        _ if is_chain => format!("{name}.detach() before it is fed back ends its graph there"),
         Some((true, true)) if left.is_number => {
             "add loss.item() to it, or loss.detach(), in place of the loss with its graph".to_string()
         }
