@@ -53,8 +53,8 @@ fn a_pool_of_what_is_free_that_passes_write_into_is_a_kv_cache_and_no_need() {
     }
 }
 
-#[test]
-fn layers_of_an_engine_that_share_a_block_are_counted_once() {
+/// The script of an engine that is followed as vLLM is.
+fn engine() -> Scene {
     let scene = Scene::anew(include_str!("scripts/engine/engine.py"));
     for (name, text) in [
         ("vllm/__init__.py", include_str!("scripts/engine/vllm/__init__.py")),
@@ -63,6 +63,42 @@ fn layers_of_an_engine_that_share_a_block_are_counted_once() {
     ] {
         fs::create_dir_all(scene.path(name).parent().unwrap()).unwrap();
         fs::write(scene.path(name), text).unwrap();
+    }
+    scene
+}
+
+#[test]
+fn an_engine_beside_a_training_is_no_server_and_each_model_is_named() {
+    let scene = engine();
+    let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], &["trains"]);
+    let text = said(&output);
+    assert!(answer["serves"].is_null() && answer["verdict"] == "fits", "{}", error(&output));
+    assert_eq!(answer["engine"]["kv_cache"], meter(&text));
+    assert!(error(&output).contains("vLLM 0.30.0 generates beside it: "), "{}", error(&output));
+    let rows = answer["account"]["rows"].as_array().unwrap();
+    let models: Vec<&str> =
+        rows.iter().filter_map(|row| row["models"].as_array()).flatten().map(|of| of["model"].as_str().unwrap()).collect();
+    assert!(["policy", "reference"].iter().all(|model| models.contains(model)), "{models:?}");
+    // It runs on what it is said to need, of which the engine has its share, and not on a tenth less.
+    let needs = answer["needs_at_least"].as_i64().unwrap();
+    for (share, fits) in [(100, true), (90, false)] {
+        let card = format!("rtx-4090:{}B", needs * share / 100);
+        let (output, answer) = scene.ask(&["rehearse", "--gpu", &card, "--quiet"], &["trains"]);
+        assert_eq!(answer["verdict"] == "fits" || answer["verdict"] == "barely_fits", fits, "{card}: {}", error(&output));
+    }
+}
+
+#[test]
+fn layers_of_an_engine_that_share_a_block_are_counted_once() {
+    let scene = engine();
+    for arguments in [&["logs"][..], &[]] {
+        let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--quiet"], arguments);
+        assert!(
+            said(&output).contains(&format!("tokens {}\n", answer["serves"]["tokens"])),
+            "{}: {}",
+            said(&output),
+            answer["serves"]
+        );
     }
     let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], &[]);
     let (text, serves) = (said(&output), &answer["serves"]);
@@ -79,6 +115,21 @@ fn layers_of_an_engine_that_share_a_block_are_counted_once() {
     let measured =
         [("weights", 4 << 20), ("activations", 2 << 20), ("CUDA graphs as estimated", 1 << 20), ("kept beside weights", 2 << 20)];
     assert_eq!(beside[..4], measured);
+}
+
+#[test]
+fn the_code_of_kernels_comes_with_the_first_product_and_counts_as_outside_of_pytorch() {
+    let scene = Scene::new(
+        "import torch\ndef outside():\n    free, total = torch.cuda.mem_get_info()\n    return total - free - torch.cuda.memory_reserved()\n\
+         x = torch.empty(64, 64, device='cuda'); before = outside(); x.fill_(1); few = outside(); x @ x\n\
+         print('meter', (outside() - before) * (few == before))\nx @ x\n",
+    );
+    for (card, code) in [("h100", 136 << 20), ("t4", 40 << 20), ("h100:40GiB", 136 << 20)] {
+        let (output, answer) = scene.run(&["--gpu", card]);
+        assert_eq!(meter(&said(&output)), code, "{card}: {}", error(&output));
+        // All of it is told, whenever it came.
+        assert_eq!(answer["gpu"]["name"], card);
+    }
 }
 
 #[test]

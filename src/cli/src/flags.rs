@@ -18,8 +18,8 @@ use std::str::FromStr;
 /// What is run, and how: flags of every command that rehearses.
 #[derive(Debug, Clone, Args)]
 pub struct RunFlags {
-    /// The simulated GPU: a card as anybody writes it (rtx-4090, "NVIDIA A100-SXM4-80GB", g5.xlarge; vramlab gpus lists them) or a size, such
-    /// as 24GiB; several, with commas, and `all` give a table
+    /// The simulated GPU: a card as anybody writes it (rtx-4090, "NVIDIA A100-SXM4-80GB", g5.xlarge; vramlab gpus lists them), a size, such
+    /// as 24GiB, or both, as h100:79.18GiB; several, with commas, and `all` give a table
     #[arg(long, value_name = "NAME|SIZE|all", default_value = "24GiB", value_delimiter = ',', help_heading = "Answer")]
     pub gpu: Vec<String>,
 

@@ -21,6 +21,9 @@ extern "C" int vramlab_dry_blocks_per_multiprocessor();
 enum VramlabUse { kVramlabFromHost = 1, kVramlabWorkspace = 2 };
 extern "C" void (*vramlab_dry_watch)(int use, const void* address);
 
+// The code of kernels comes to the card, as with a library's handle.
+extern "C" void vramlab_dry_load_code();
+
 // The same one sets this to be told of kernels that are not PyTorch's: the device addresses that their parameters begin with.
 extern "C" void (*vramlab_dry_launched)(const uint64_t* addresses, size_t count);
 

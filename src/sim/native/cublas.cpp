@@ -13,7 +13,10 @@ char something[64];
 
 extern "C" {
 // PyTorch keeps a workspace for each handle, so no two are the same; it never gives one back.
-int cublasCreate_v2(void** handle) { return is(handle, new char); }
+int cublasCreate_v2(void** handle) {
+  vramlab_dry_load_code();
+  return is(handle, new char);
+}
 int cublasGetPointerMode_v2(void*, int* mode) { return is(mode, 0); }
 int cublasGetMathMode(void*, int* mode) { return is(mode, 0); }
 size_t cublasLtGetVersion() { return 130100; }

@@ -80,6 +80,7 @@ int vramlab_dry_cudnn() {
 }
 
 int cudnnCreate(void** handle) {
+  vramlab_dry_load_code();
   static char one;
   return is(handle, &one);
 }

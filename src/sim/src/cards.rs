@@ -3,7 +3,8 @@
 //! `cards.csv` holds them: memory in bytes as `cudaMemGetInfo` gives it (what is left when the driver has taken its part; rounded to MiB
 //! where only PyTorch's out-of-memory messages tell it), compute capability, multiprocessors, resident threads of one, shared memory of a
 //! block, of a block that asks for more and of a multiprocessor, L2 cache, and what a process's CUDA context takes: as others recorded it, of
-//! an idle process where there is such a record. Kernels, which are loaded when they are first used, added up to 90 MiB where both are known.
+//! an idle process where there is such a record. Kernels, which are loaded when they are first used, added up to 90 MiB where both are known: `code` of
+//! it comes with the first one. On H100 that is what vLLM 0.11 measured there (0.13 GiB in five of llm-d-planner's rows), on a T4 in notebooks 0.03 to 0.05.
 //! Then how fast it is by NVIDIA's specification: bandwidth of its memory in GB/s, dense TFLOP/s in fp32, TF32 and half precision, bandwidth to
 //! the host in GB/s in one direction; the source of the memory; and what clouds call it, a star for any end or middle of a name.
 
@@ -59,6 +60,8 @@ pub struct Card {
     /// Bytes that a process takes beside PyTorch's allocator: its CUDA context and the code of kernels and of cuBLAS, as recorded on this card or one
     /// like it; assumed here. `context_source` says where.
     pub context: u64,
+    /// Bytes of them that come with a process's first kernel: what it finds free before is more.
+    pub code: u64,
     pub context_source: &'static str,
     /// None of a size alone.
     pub speed: Option<Speed>,
@@ -106,17 +109,18 @@ fn read(line: &'static str) -> Option<Card> {
         shared_per_multiprocessor: number(8)?,
         l2: number(9)?,
         context: number(10)?,
-        context_source: text(11)?,
+        code: number(11)?,
+        context_source: text(12)?,
         speed: Some(Speed {
-            bandwidth: per_second(12, 1e9)?,
-            single: per_second(13, 1e12)?,
-            tf32: per_second(14, 1e12)?,
-            half: per_second(15, 1e12)?,
-            host_bandwidth: per_second(16, 1e9)?,
+            bandwidth: per_second(13, 1e9)?,
+            single: per_second(14, 1e12)?,
+            tf32: per_second(15, 1e12)?,
+            half: per_second(16, 1e12)?,
+            host_bandwidth: per_second(17, 1e9)?,
         }),
-        speed_source: text(17)?,
-        memory_source: text(18)?,
-        also: text(19)?,
+        speed_source: text(18)?,
+        memory_source: text(19)?,
+        also: text(20)?,
         network: None,
     })
 }
@@ -125,8 +129,8 @@ impl Card {
     /// A card of compute capability 9.0 with so many bytes.
     pub fn of_size(memory: u64) -> Card {
         let usual = all().iter().find(|card| card.name == Some(USUAL)).unwrap_or(&all()[0]);
-        let (context, context_source) = (512 << 20, "what cards of up to 48 GiB take at most, rounded");
-        Card { name: None, title: "vramlab simulated GPU", memory, context, context_source, speed: None, ..*usual }
+        let (context, code, context_source) = (512 << 20, 80 << 20, "what cards of up to 48 GiB take at most, rounded");
+        Card { name: None, title: "vramlab simulated GPU", memory, context, code, context_source, speed: None, ..*usual }
     }
 
     /// The card with another size of memory.
@@ -366,8 +370,12 @@ impl From<u64> for Card {
 impl FromStr for Card {
     type Err = String;
 
-    /// A card's name as anybody writes it, or a size: `rtx-4090`, `NVIDIA GeForce RTX 4090`, `g5.xlarge`, `24GiB`.
+    /// A card's name as anybody writes it, or a size: `rtx-4090`, `NVIDIA GeForce RTX 4090`, `g5.xlarge`, `24GiB`; or both, as `h100:79.18GiB` of a
+    /// driver that leaves so much of it.
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Some((name, size)) = text.split_once(':') {
+            return Ok(name.parse::<Card>()?.with_memory(size.parse::<Card>()?.memory));
+        }
         let unknown = match named(text) {
             Ok(card) => return Ok(card),
             Err(unknown) => unknown,
@@ -387,7 +395,8 @@ impl FromStr for Card {
 impl fmt::Display for Card {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self.name {
-            Some(name) => f.pad(name),
+            Some(name) if all().iter().any(|card| card.name == Some(name) && card.memory == self.memory) => f.pad(name),
+            Some(name) => f.pad(&format!("{name}:{}", Bytes(self.memory).exact())),
             None => f.pad(&Bytes(self.memory).exact()),
         }
     }
@@ -459,7 +468,7 @@ mod tests {
         for (name, gpus) in machines.split_whitespace().filter_map(|machine| machine.split_once('=')) {
             assert_eq!(gpus_of_machine(name), gpus.parse().ok(), "{name}");
         }
-        for name in ["h100", "24GiB", "v100-pcie-16g", "colab-t4", "NVIDIA A100-SXM4-80GB", "a100-80g", "rtx-4090"] {
+        for name in ["h100", "24GiB", "h100:80GiB", "v100-pcie-16g", "colab-t4", "NVIDIA A100-SXM4-80GB", "a100-80g", "rtx-4090"] {
             assert_eq!(gpus_of_machine(name), None, "{name}");
         }
     }
@@ -486,6 +495,8 @@ mod tests {
             let name = card.name.unwrap();
             assert_eq!(name.parse(), Ok(*card));
             assert_eq!(card.to_string(), name);
+            let another = card.with_memory(card.memory - (1 << 26));
+            assert_eq!(another.to_string().parse(), Ok(another));
             assert!(name.parse::<Bytes>().is_err(), "{name} reads as a size");
             assert!((7 << 30..LARGEST).contains(&card.memory) && (20..200).contains(&card.multiprocessors), "{name}");
             assert_eq!(card.title.parse::<Card>().map_or(Some(name), |found| found.name), Some(name), "{}", card.title);

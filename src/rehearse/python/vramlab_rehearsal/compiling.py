@@ -17,9 +17,12 @@ from .notes import note
 from .session import settings
 
 
+def folder():
+    """By the name of the folder that these files are in: others read no graphs of these."""
+    return os.path.join(settings.graphs, os.path.basename(settings.libraries), str(torch.__version__))
+
+
 def follow(torch):
-    # By the name of the folder that these files are in: others read no graphs of these.
-    folder = os.path.join(settings.graphs, os.path.basename(settings.libraries), str(torch.__version__))
     for name, change in {
         "torch._dynamo": _dynamo,
         "torch._functorch.config": functools.partial(_set, enable_remote_autograd_cache=False),
@@ -28,7 +31,7 @@ def follow(torch):
             _set, compile_threads=1, fx_graph_remote_cache=False, autotune_remote_cache=False, bundled_autotune_remote_cache=False
         ),
         "torch._inductor.compile_fx": _not_ahead_of_time,
-        "torch._inductor.runtime.cache_dir_utils": functools.partial(_keep_in, folder),
+        "torch._inductor.runtime.cache_dir_utils": functools.partial(_keep_in, folder()),
         "torch._inductor.codecache": _tell_lines,
         # Instead of the hash of all of Triton's files, and ptxas asked for its version.
         "torch._inductor.runtime.triton_compat": functools.partial(_set, triton_key=lambda: torch.version.__version__),
@@ -169,6 +172,11 @@ def _nodes(graph):
     return (node for part in (graph.modules() if graph is not None else ()) for node in getattr(getattr(part, "graph", None), "nodes", ()))
 
 
+def _of_any_layer(trace):
+    lines, *module = (trace or "").split(_MODULE)
+    return lines, re.sub(r"\d+", "", "".join(module))
+
+
 def _path(source, is_inside):
     """Of `L['self'].layers[0].mlp`, `L['self']._modules['layers']._modules['0']...` or the like: layers.0.mlp, from the module that is at work."""
     wrappers = r"\b(getattr|L|G|_modules|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\b"
@@ -233,8 +241,8 @@ def _tell_lines(codecache):
     @instead("__init__", codecache.FxGraphHashDetails)
     def prepare(self, gm, *arguments, **more):
         prepare.__wrapped__(self, gm, *arguments, **more)
-        # The lines are kept with the code. The same graph of other lines, as after an edit, is another one.
-        self.traces = [node.meta.get("stack_trace") for node in _nodes(gm)]
+        # The lines are kept with the code. The same graph of other lines, as after an edit, is another one; that of another layer is not.
+        self.traces = [_of_any_layer(node.meta.get("stack_trace")) for node in _nodes(gm)]
 
     codecache.torch_key = lambda: b"the folder is this version's"
 
@@ -253,17 +261,20 @@ class _Launcher:
     def __init__(self, tuner, config):
         self.tuner = tuner
         self.config = config
-        # Of a table that is looked up in, only so many elements are read. One over many tensors (foreach) has no size of its own: Inductor names it
-        # so (torch/_inductor/codegen/triton.py).
+        # One over many tensors (foreach) has no size of its own: Inductor names it so (torch/_inductor/codegen/triton.py).
         hints = () if tuner.fn.__name__.startswith("triton_for_") else tuner.size_hints or ()
-        self.most = math.prod(hints.values() if isinstance(hints, dict) else hints) or math.inf
+        self.hinted = math.prod(hints.values() if isinstance(hints, dict) else hints) or math.inf
 
     @guarded("traffic of compiled kernels")
     def _traffic(self, arguments):
         """Bytes that a launch reads and writes: each tensor once, and twice what is changed in place."""
         changed = self.tuner.mutated_arg_names or ()
-        tensors = [(name, each) for name, each in zip(self.tuner.fn.arg_names, arguments) if getattr(each, "is_cuda", False)]
-        return sum(min(each.numel(), self.most) * each.element_size() * (1 + (name in changed)) for name, each in tensors)
+        named = list(zip(self.tuner.fn.arg_names, arguments))
+        tensors = [(name, each) for name, each in named if getattr(each, "is_cuda", False)]
+        # Of a table that is looked up in, only so many elements are read: those of this launch, where a graph serves several sizes.
+        sizes = [each for name, each in named if name.endswith("numel") and type(each) is int]
+        most = min(self.hinted, math.prod(sizes)) if sizes else self.hinted
+        return sum(min(each.numel(), most) * each.element_size() * (1 + (name in changed)) for name, each in tensors)
 
     def __call__(self, *arguments, **_):
         tuner = self.tuner

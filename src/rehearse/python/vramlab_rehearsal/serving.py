@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import logging
 import os
 import shutil
 import socket
@@ -29,7 +30,7 @@ _listening = set()
 def follow(stop):
     global _stop
     _stop = stop
-    imports.when_imported("vllm.envs", _leave_out_compiled)
+    imports.when_imported("vllm.envs", _set_up_vllm)
     imports.when_imported("vllm.v1.worker.gpu_worker", _watch_worker)
     imports.when_imported("vllm.v1.core.kv_cache_utils", _watch_check)
     imports.when_imported("uvicorn.server", _watch_uvicorn)
@@ -45,8 +46,12 @@ def follow(stop):
 _COMPILED_AT_USE = {"VLLM_USE_DEEP_GEMM": "DeepGEMM's kernels for FP8", "VLLM_USE_FLASHINFER_SAMPLER": "FlashInfer's sampling"}
 
 
-@guarded("what vLLM compiles as it is used")
-def _leave_out_compiled(_):
+@guarded("vLLM's caches, and what it compiles as it is used")
+def _set_up_vllm(_):
+    from . import compiling
+
+    # It has one of its own around Inductor's, and asks another process what a model is where that lacks it.
+    os.environ["VLLM_CACHE_ROOT"] = os.path.join(compiling.folder(), "vllm")
     has_toolkit = os.environ.get("CUDA_HOME") or shutil.which("nvcc") or os.path.exists("/usr/local/cuda")
     for name, what in _COMPILED_AT_USE.items():
         if not has_toolkit and name not in os.environ:
@@ -85,7 +90,7 @@ def _tell_vllm(worker, made):
         engine=dict(
             **_engine(config),
             kv_cache=kv_cache,
-            tokens=int(concurrency * length),
+            tokens=_logged.get("tokens", int(concurrency * length)),
             blocks=made.num_blocks,
             block=min(group.kv_cache_spec.block_size for group in groups),
             concurrency=concurrency,
@@ -129,8 +134,19 @@ def _engine(config):
     )
 
 
+# What its log says of its tokens: of layers with a window releases count them in different ways. With several ranks others say it than those that have it.
+_logged = {}
+
+
+@guarded("what vLLM's log says of its tokens")
+def _read_log(record):
+    if str(record.msg).startswith("GPU KV cache size: %s tokens"):
+        _logged["tokens"] = int(record.args[0].replace(",", ""))
+
+
 def _watch_check(module):
     configs = []
+    logging.getLogger(module.__name__).addFilter(lambda record: _read_log(record) or True)
 
     @instead("get_kv_cache_configs", module)
     def plan(config, *arguments, **more):

@@ -3,12 +3,12 @@
 
 use super::facts::Facts;
 use super::loss::Loss;
-use super::place::BEFORE_FORWARD;
+use super::place::{BEFORE_FORWARD, module_of};
 use crate::capture::process::Frame;
 use serde::{Deserialize, Serialize};
 use sim::trace::{Bound, Category, MemoryBlock, Phase};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 sim::listed! {
     /// What memory of a card is.
@@ -59,6 +59,16 @@ pub struct AccountRow {
     pub bytes: i64,
     /// The lines with most of it.
     pub lines: Vec<OfLine>,
+    /// Of weights, where several models have some: each by the variable that holds it, or an engine's name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<OfModel>,
+}
+
+/// Bytes of a model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct OfModel {
+    pub model: String,
+    pub bytes: i64,
 }
 
 /// What fills a card, the largest row first.
@@ -118,15 +128,46 @@ impl Account {
             lines.retain(|of| !of.line.is_empty());
             lines.sort_by_key(|of| Reverse(of.bytes));
             lines.truncate(MOST_LINES);
-            AccountRow { part, bytes, lines }
+            AccountRow { part, bytes, lines, models: Vec::new() }
         };
         let mut account = Account { total: 0, rows: held.into_iter().map(row).collect(), ..Account::at(facts, moment) };
         account.total = account.sum();
+        account.tell_models(facts, loss, moment);
         let in_use: i64 =
             facts.live(moment).filter(|block| matches!(block.bound, Bound::PrivatePool(_))).map(|block| block.rounded).sum();
         account.add(Part::GraphPools, (of_pools - in_use).max(0));
         account.fill(Part::Cached, facts.levels.get(most).map_or(0, |meter| meter.reserved));
         account
+    }
+
+    /// Whose the weights are, where forward passes of several models ran, or an engine's beside one.
+    fn tell_models(&mut self, facts: &Facts, loss: &Loss, moment: usize) {
+        let trace = facts.trace;
+        let roots: BTreeSet<&String> =
+            facts.passes.iter().filter_map(|(at, _)| trace.modules.get(&trace.events[*at].module)).collect();
+        let model_of = |block: &MemoryBlock| match module_of(trace, block) {
+            Some(name) => {
+                let is_of =
+                    |root: &&&String| name.strip_prefix(root.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+                roots.iter().filter(is_of).max_by_key(|root| root.len()).map(|root| (*root).clone())
+            }
+            None => trace.engine.as_ref().map(|engine| engine.name.clone()),
+        };
+        let mut held: BTreeMap<(Part, String), i64> = BTreeMap::new();
+        for block in facts.live(moment) {
+            let part = part_of(facts, loss, block);
+            if let (Part::Weights | Part::FrozenWeights, Some(model)) = (part, model_of(block)) {
+                *held.entry((part, model)).or_default() += block.rounded;
+            }
+        }
+        let is_one = held.keys().map(|(_, model)| model).collect::<BTreeSet<_>>().len() < 2;
+        for ((part, model), bytes) in held.into_iter().filter(|_| !is_one) {
+            self.rows
+                .iter_mut()
+                .filter(|row| row.part == part)
+                .for_each(|row| row.models.push(OfModel { model: model.clone(), bytes }));
+        }
+        self.rows.iter_mut().for_each(|row| row.models.sort_by_key(|of| Reverse(of.bytes)));
     }
 
     /// An empty one of a moment.
@@ -165,7 +206,7 @@ impl Account {
         match self.rows.iter_mut().find(|row| row.part == part) {
             _ if bytes == 0 => {}
             Some(row) => row.bytes += bytes,
-            None => self.rows.push(AccountRow { part, bytes, lines: Vec::new() }),
+            None => self.rows.push(AccountRow { part, bytes, lines: Vec::new(), models: Vec::new() }),
         }
         self.rows.retain(|row| row.bytes != 0);
         self.rows.sort_by_key(|row| Reverse(row.bytes));

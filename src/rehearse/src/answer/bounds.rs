@@ -26,24 +26,33 @@ pub fn bind(trace: &Trace, blocks: &mut [MemoryBlock]) {
     }
 }
 
-/// What memory pools beside the ordinary one have reserved at a moment, by number.
+/// What CUDA graphs' memory pools have reserved at a moment, by number. A pool with weights or a cache is an engine's that sleeps.
 pub fn pools(facts: &Facts, moment: usize) -> BTreeMap<u32, i64> {
-    let (mut now, mut segments) = (0, HashMap::new());
+    let (mut now, mut segments) = (0, BTreeMap::new());
     let mut pools: BTreeMap<u32, i64> = BTreeMap::new();
     let of_device = |event: &&Event| event.device == facts.device;
     for event in facts.events().iter().take(moment + 1).filter(of_device) {
         match event.kind {
             Kind::Pool if event.rounded == 0 => now = event.bytes as u32,
             Kind::SegmentAlloc | Kind::SegmentMap if now != 0 => {
-                segments.insert(event.address, now);
+                segments.insert(event.address, (event.address + event.bytes.unsigned_abs(), now));
                 *pools.entry(now).or_default() += event.bytes;
             }
             Kind::SegmentFree | Kind::SegmentUnmap => {
-                if let Some(pool) = segments.remove(&event.address) {
+                if let Some((_, pool)) = segments.remove(&event.address) {
                     *pools.entry(pool).or_default() -= event.bytes;
                 }
             }
             _ => {}
+        }
+    }
+    let is_kept = |block: &&MemoryBlock| matches!(block.category, Category::Parameters | Category::KeyValueCache);
+    for block in facts.live(moment).filter(is_kept) {
+        let address = block.address;
+        if let Some((_, pool)) =
+            segments.range(..=address).next_back().filter(|(begin, (end, _))| (**begin..*end).contains(&address))
+        {
+            pools.remove(&pool.1);
         }
     }
     pools

@@ -1,6 +1,7 @@
 //! A server: what it has for keys and values, by what it does. It asks what the card has free, makes a pool as large as that allows, and runs forward
 //! passes while that lives. What an engine calls tokens and requests is read from its own objects (`serving.py`).
 
+use super::Answer;
 use super::account::Account;
 use super::kv_pool::Pool;
 use super::process::ProcessAnswer;
@@ -70,8 +71,29 @@ pub fn lacks(traces: &[Trace]) -> bool {
     engine(traces).is_some_and(|(engine, _)| engine.longest.is_some())
 }
 
-/// The least memory with which an engine starts: it takes a share of the card, and of that what it needs beside keys and values is as large on any.
+/// Whether an engine generates in a process that is trained, too.
+pub fn is_beside_training(traces: &[Trace]) -> bool {
+    engine(traces).is_some_and(|(_, trace)| super::trains(&trace.events))
+}
+
+/// The least memory with which an engine starts: it takes a share of the card, and of that what it needs beside keys and values is as large on any. None
+/// where something is trained beside it.
 pub fn needs(traces: &[Trace], card: &Card) -> Option<Needs> {
+    (!is_beside_training(traces)).then(|| least(traces, card))?
+}
+
+/// The same where something is trained beside it, by an answer of that card: the pool has its share of any card, and the rest has to do with what that
+/// leaves.
+pub fn needs_beside_training(traces: &[Trace], card: &Card, answer: &Answer) -> Option<Needs> {
+    let (engine, _) = engine(traces).filter(|_| is_beside_training(traces))?;
+    let pool = answer.processes.iter().filter_map(|process| process.pool.as_ref()).map(|pool| pool.bytes).max()?;
+    let others = answer.peak_on_device as f64 - card.memory as f64 * engine.share;
+    let with_others = (others / (1.0 - engine.share).max(0.01)).ceil() as i64;
+    let needs = least(traces, card)?;
+    Some(Needs { least: needs.least.max(with_others).max(answer.peak_on_device - pool), ..needs })
+}
+
+fn least(traces: &[Trace], card: &Card) -> Option<Needs> {
     let (engine, _) = engine(traces).filter(|(engine, _)| engine.is_sized && engine.share > 0.0)?;
     let beside = (card.memory as f64 * engine.share) as i64 - engine.available;
     let least = ((beside + engine.least_kv_cache) as f64 / engine.share).ceil() as i64;
@@ -168,6 +190,11 @@ impl Serves {
             length: Some(engine.length),
             ..Serves::default()
         }
+    }
+
+    /// Of an engine that generates for a training: what a token takes is a part of its steps, and more for the engine is less for the rest.
+    pub fn beside_training(self) -> Serves {
+        Serves { token_times: Vec::new(), more: Vec::new(), ..self }
     }
 
     /// Bytes of the card that nothing has.

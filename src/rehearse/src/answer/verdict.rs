@@ -104,6 +104,9 @@ pub struct Answer {
     /// Of a server: its KV cache, and what decides how large that is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub serves: Option<Serves>,
+    /// An engine that generates for a training on the same card.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<Serves>,
     /// Optimizer steps that ended.
     pub steps: u32,
     pub peak_requested: i64,
@@ -475,6 +478,7 @@ pub fn answer(run: &Capture) -> Result<Answer> {
         cut_short: cut_short.filter(|_| verdict == RehearsalVerdict::FitsInPart),
         refused,
         serves: None,
+        engine: None,
         steps: worst.map_or(0, |answer| answer.steps),
         peak_requested: figure(|p| p.peak_requested),
         peak_allocated: figure(|p| p.peak_allocated),
@@ -506,7 +510,13 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     if answer.verdict == RehearsalVerdict::Fits && (answer.if_peaks_coincide() > memory || answer.nccl_decides() || streams) {
         answer.verdict = RehearsalVerdict::BarelyFits;
     }
-    answer.serves = Serves::of(run, &answer.processes, answer.time.as_ref(), answer.account.as_ref(), answer.verdict.fits());
+    let served = Serves::of(run, &answer.processes, answer.time.as_ref(), answer.account.as_ref(), answer.verdict.fits());
+    match served {
+        Some(engine) if engine.kv_cache > 0 && serving::is_beside_training(&run.traces) => {
+            answer.engine = Some(engine.beside_training())
+        }
+        served => answer.serves = served,
+    }
     Ok(answer)
 }
 

@@ -2,7 +2,9 @@
 
 use super::{replay, sized};
 use crate::answer::reply::others_said;
-use crate::answer::{Answer, CardAnswer, FittingRun, ProcessAnswer, RehearsalVerdict, answer, answers, needs_of_engine};
+use crate::answer::{
+    Answer, CardAnswer, FittingRun, ProcessAnswer, RehearsalVerdict, answer, answers, needs_beside_training, needs_of_engine,
+};
 use crate::capture::process::{Note, NoteKind, Trace};
 use crate::capture::session::{Capture, Needs, SizedByFree};
 use crate::run::executor::{Output, Rehearsal};
@@ -168,7 +170,8 @@ impl Rehearsal {
     /// that is large enough for anything, in silence.
     fn find_needs(&self, answer: &Answer, capture: &mut Capture) {
         // An engine says itself what hangs on the card.
-        if let Some(needs) = needs_of_engine(&capture.traces, &self.card) {
+        let beside = || needs_beside_training(&capture.traces, &self.card, answer).filter(|_| answer.verdict.fits());
+        if let Some(needs) = needs_of_engine(&capture.traces, &self.card).or_else(beside) {
             capture.found.needs = Some(needs);
             return;
         }

@@ -250,6 +250,7 @@ impl Rehearsal {
         if !self.measures {
             command
                 .env("VRAMLAB_DRY_TAKEN", self.card.context.to_string())
+                .env("VRAMLAB_DRY_CODE", self.card.code.to_string())
                 .env("VRAMLAB_DRY_DEVICES", self.gpus_of_a_machine().to_string())
                 .env("VRAMLAB_DRY_LAG", self.lag.to_string())
                 .env(cards::ENVIRONMENT, self.card.environment())

@@ -58,6 +58,13 @@ fn of_row(row: &AccountRow, answer: &Answer) -> String {
     match row.part {
         Part::Cached => "kept by PyTorch's allocator".to_string(),
         Part::Context => "estimate".to_string(),
+        _ if !row.models.is_empty() => {
+            // By the attribute that holds each: the variable is mostly one object's.
+            let last = |model: &str| {
+                if model.contains(' ') { model.to_string() } else { brief(model).rsplit('.').next().unwrap_or(model).to_string() }
+            };
+            row.models.iter().map(|of| format!("{} {}", last(&of.model), bytes(of.bytes))).collect::<Vec<String>>().join(", ")
+        }
         _ => {
             let lines = row.lines.iter().filter(|of| of.bytes * 10 >= row.bytes);
             let places: Vec<&str> = lines.map(|of| brief(&of.line)).collect();
