@@ -198,11 +198,7 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     let mut order = ladder::read(results)?;
     let (pages, pictures) = pages_and_pictures(findings, results, &mut order)?;
     let shown: Vec<&PictureLink> = pictures.iter().filter(|picture| picture.is_on_front).map(|picture| &picture.link).collect();
-    let project = results.parent().unwrap_or(Path::new(""));
-    let read = |file: &str| std::fs::read_to_string(project.join(file)).ok();
-    let together = read("docs/ecosystem.md").zip(read("tests/ecosystem/entry_points.csv"));
-    let together =
-        together.and_then(|(ecosystem, entry_points)| examples::ladder(&ecosystem, &entry_points)).map(Markdown::trusted);
+    let together = together(results);
     let changelog = versions::read(results)?;
     let front = context! {
         pictures => Serde(shown), order => Serde(&order), together, has_changelog => changelog.is_some(),
@@ -274,6 +270,14 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
             .chain([verdicts::table(recorded)])
             .collect::<Result<_>>()?,
     })
+}
+
+/// Techniques one on the other, as docs/ecosystem.md has them.
+fn together(results: &Path) -> Option<Markdown> {
+    let project = results.parent().unwrap_or(Path::new(""));
+    let read = |file: &str| std::fs::read_to_string(project.join(file)).ok();
+    let (ecosystem, entry_points) = read("docs/ecosystem.md").zip(read("tests/ecosystem/entry_points.csv"))?;
+    examples::ladder(&ecosystem, &entry_points).map(Markdown::trusted)
 }
 
 /// What was not reproduced comes first.

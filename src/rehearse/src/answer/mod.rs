@@ -13,6 +13,7 @@ mod kv_pool;
 mod loss;
 mod meter;
 mod nccl;
+mod nothing;
 mod out_of_memory;
 mod passes;
 mod peak;

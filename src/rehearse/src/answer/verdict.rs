@@ -6,22 +6,21 @@ use super::cards::{CardAnswer, OnCard};
 use super::ends::{self, CutShort, FailedProcess, RefusedOperator};
 use super::host::HostMemory;
 use super::nccl::{self, NcclBuffers};
+use super::nothing::{self, source};
 use super::out_of_memory::Caught;
 use super::process::{ProcessAnswer, process_answers};
 use super::serving::{self, Serves};
 use super::streams::HeldByStreams;
 use super::time::{self, Loading, Prediction, RanksTogether, TOKEN, predict};
 use crate::capture::held::HeldBack;
-use crate::capture::plain::on_one_line;
 use crate::capture::process::{Note, NoteKind, Trace};
-use crate::capture::session::{Capture, Found, Needs, OnePool, OtherValues, ScriptFailed, remedy, script_of};
-use anyhow::{Result, bail, ensure};
+use crate::capture::session::{Capture, Found, Needs, OnePool, OtherValues};
+use anyhow::Result;
 use base::units::Bytes;
 use serde::{Deserialize, Serialize};
 use sim::cards::Card;
 use sim::trace::Kind;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::fs;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Whether the script can run on the card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -392,32 +391,15 @@ impl Answer {
     }
 }
 
-/// The text of a source file. A code object can name any file: one that never ends, or that waits for a writer.
-fn source(file: &str) -> Option<String> {
-    const LARGEST: u64 = 16 << 20;
-    let about = fs::metadata(file).ok()?;
-    let is_text = about.is_file() && (1..=LARGEST).contains(&about.len());
-    is_text.then(|| Some(String::from_utf8_lossy(&fs::read(file).ok()?).into_owned()))?
-}
-
 /// What came of a session.
 ///
 /// # Errors
 /// There is nothing to rehearse, or no whole answer; with the reason.
 pub fn answer(run: &Capture) -> Result<Answer> {
-    let name = run.command.first().map_or("", String::as_str);
-    if let Some(reason) = &run.not_set_up {
-        bail!("{reason}");
-    }
-    if let Some(refused) = run.traces.iter().find_map(|trace| trace.refused.as_ref()) {
-        bail!("{}", refused.lines().map(on_one_line).collect::<Vec<String>>().join("\n"));
-    }
-    if let Some(lost) = run.traces.iter().find_map(|trace| trace.lost.as_ref()) {
-        bail!("the trace is incomplete, so there is no answer: writing to {}: {lost}; {}", run.folder.display(), remedy(lost));
-    }
+    nothing::incomplete(run)?;
     let mut processes = answers(&run.traces, !run.status().success());
     if processes.is_empty() {
-        nothing(run, name)?;
+        nothing::nothing(run, run.command.first().map_or("", String::as_str))?;
     }
     let enough = run.traces.iter().any(|trace| trace.stopped.is_some());
     let missing = ends::missing(&run.traces).filter(|_| !run.status().success() && !run.timed_out && !run.interrupted);
@@ -443,30 +425,9 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     let figure = |of: fn(&ProcessAnswer) -> i64| worst.map_or(0, of);
     let (memory, context) = (run.card.memory.cast_signed(), run.card.context.cast_signed());
     let on_device = cards.first().map_or(figure(|p| p.peak_reserved) + context, |card| card.peak);
-    let mut said = HashSet::new();
-    let of_processes = run.traces.iter().flat_map(|trace| &trace.notes).filter(|note| said.insert(*note));
-    let mut notes: Vec<Note> = of_processes.cloned().collect();
-    let mut ends = ends::beside(&run.traces, verdict == RehearsalVerdict::ScriptFailed, one_failed.as_ref());
-    if run.timed_out && enough {
-        ends.push("it had not ended by itself when the time of --timeout was over; its steps had been seen".to_string());
-    }
-    ends.extend(left_early.map(|(rank, steps)| {
-        format!(
-            "rank {rank} left after step {steps}, without an error: on real GPUs the others would wait for it until their time-out"
-        )
-    }));
-    let is_named = left_early.is_some() || one_failed.is_some() || processes.iter().any(|process| process.exception.is_some());
-    if failed && !run.timed_out && !run.interrupted && !is_named {
-        let rank = missing.map_or(String::new(), |rank| format!("rank {rank} ended before its steps were done; "));
-        ends.push(format!("{rank}the command did not end well: {}", run.end()));
-    }
-    notes.extend(ends.into_iter().map(|text| Note::new(NoteKind::Ended, text)));
+    let ends = ends_of(run, &processes, failed, (verdict, one_failed.as_ref()), left_early, missing);
     let streams = run.traces.iter().filter_map(HeldByStreams::of).max_by_key(|held| held.bytes);
-    notes.extend(streams.map(|held| Note::new(NoteKind::Assumed, held.note(run.lag))));
-    if run.occupancy.is_crowded {
-        let text = "more than 1024 processes used the GPU at one time: what later ones had is not in what was free for others";
-        notes.push(Note::new(NoteKind::Assumed, text));
-    }
+    let notes = notes_of(run, ends, streams.as_ref());
     let (time, time_missing) = predicted(run, worst.map_or(0, |answer| answer.steps));
     let mut answer = Answer {
         schema: SCHEMA,
@@ -520,6 +481,46 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     Ok(answer)
 }
 
+/// How processes ended, in sentences.
+fn ends_of(
+    run: &Capture,
+    processes: &[ProcessAnswer],
+    failed: bool,
+    (verdict, one_failed): (RehearsalVerdict, Option<&FailedProcess>),
+    left_early: Option<(u32, u32)>,
+    missing: Option<u32>,
+) -> Vec<String> {
+    let mut ends = ends::beside(&run.traces, verdict == RehearsalVerdict::ScriptFailed, one_failed);
+    if run.timed_out && run.traces.iter().any(|trace| trace.stopped.is_some()) {
+        ends.push("it had not ended by itself when the time of --timeout was over; its steps had been seen".to_string());
+    }
+    ends.extend(left_early.map(|(rank, steps)| {
+        format!(
+            "rank {rank} left after step {steps}, without an error: on real GPUs the others would wait for it until their time-out"
+        )
+    }));
+    let is_named = left_early.is_some() || one_failed.is_some() || processes.iter().any(|process| process.exception.is_some());
+    if failed && !run.timed_out && !run.interrupted && !is_named {
+        let rank = missing.map_or(String::new(), |rank| format!("rank {rank} ended before its steps were done; "));
+        ends.push(format!("{rank}the command did not end well: {}", run.end()));
+    }
+    ends
+}
+
+/// What the processes said, each once, how they ended, and what was assumed.
+fn notes_of(run: &Capture, ends: Vec<String>, streams: Option<&HeldByStreams>) -> Vec<Note> {
+    let mut said = HashSet::new();
+    let of_processes = run.traces.iter().flat_map(|trace| &trace.notes).filter(|note| said.insert(*note));
+    let mut notes: Vec<Note> = of_processes.cloned().collect();
+    notes.extend(ends.into_iter().map(|text| Note::new(NoteKind::Ended, text)));
+    notes.extend(streams.map(|held| Note::new(NoteKind::Assumed, held.note(run.lag))));
+    if run.occupancy.is_crowded {
+        let text = "more than 1024 processes used the GPU at one time: what later ones had is not in what was free for others";
+        notes.push(Note::new(NoteKind::Assumed, text));
+    }
+    notes
+}
+
 /// GPUs of the simulated machine: where nobody says how many, it has one for each rank that was started on it.
 fn gpus(run: &Capture) -> u32 {
     run.traces.iter().filter_map(|trace| Some(trace.devices.as_ref()?.1)).fold(run.gpus, u32::max)
@@ -562,56 +563,6 @@ fn predicted(run: &Capture, steps: u32) -> (Option<Prediction>, Option<String>) 
     match longest.unwrap_or_else(|| Err("nothing ran on the GPU".to_string())) {
         Ok(time) => (Some(time), None),
         Err(why) => (None, Some(why)),
-    }
-}
-
-/// Why nothing was seen.
-fn nothing(run: &Capture, name: &str) -> Result<()> {
-    let script = script_of(&run.command).map_or_else(|| format!("'{name}'"), |script| format!("'{}'", script.display()));
-    ensure!(!run.interrupted, "interrupted before {script} used the GPU");
-    ensure!(!run.timed_out, "the time of --timeout was over before {script} used the GPU");
-    // As of a script that fails: what it says to that stands above.
-    if !run.status().success() && !run.hooked && run.traces.is_empty() {
-        return Err(ScriptFailed(format!("'{name}' failed before it started a Python: {}", run.end())).into());
-    }
-    ensure!(
-        run.hooked || !run.traces.is_empty(),
-        "'{name}' started no Python that vramlab could see; the command must start one, and not as another user or from a program that is linked statically"
-    );
-    if let Some(python) = run.without_torch.as_ref().filter(|_| run.traces.is_empty()) {
-        bail!("{} has no PyTorch; install it there: {} -m pip install torch", python.trim(), python.trim());
-    }
-    let failed = !run.status().success() && run.traces.iter().all(|trace| trace.devices.is_none() && trace.exception.is_none());
-    let when = if run.traces.is_empty() { "imported torch" } else { "used the GPU" };
-    if failed {
-        let hint = match run.status().code() {
-            Some(2) => " (2 is how argparse refuses a command line, and Python a file that is not there)",
-            _ => "",
-        };
-        let seen = if run.last_line_of_stderr.is_empty() { "; what it says to that stands above" } else { "" };
-        return Err(ScriptFailed(format!("{script} failed before it {when}: {}{hint}{seen}", run.end())).into());
-    }
-    ensure!(!run.traces.is_empty(), "{script} ran and never imported torch, so there is nothing to rehearse");
-    let flags = device_flags(&run.command);
-    if let Some(steps) = run.traces.iter().find_map(|trace| trace.stopped) {
-        bail!("{script} made {steps} optimizer steps on the CPU and was ended{flags}");
-    }
-    ensure!(!run.status().success(), "{script} ran on the CPU and never used the GPU{flags}");
-    Ok(())
-}
-
-/// What to do with a script that stays on the CPU: the flags that it has for its device, as its text names them.
-fn device_flags(command: &[String]) -> String {
-    let text = script_of(command).and_then(|script| source(script.to_str()?)).unwrap_or_default();
-    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_');
-    let is_device = |word: &&str| {
-        word.strip_prefix("--").is_some_and(|flag| {
-            ["device", "gpu", "gpus", "cuda", "accelerator"].iter().any(|of| flag.split(['-', '_']).any(|part| part == *of))
-        })
-    };
-    match Vec::from_iter(words.filter(is_device).collect::<BTreeSet<&str>>()).as_slice() {
-        [] => ": have it put its model and batches on the GPU, as with .to(\"cuda\"), or set its flag or setting for the device, as in --device cuda".to_string(),
-        flags => format!("; it has {}: set that, as in --device cuda", flags.join(", ")),
     }
 }
 

@@ -6,6 +6,7 @@ pub mod loading;
 pub mod occupancy;
 pub mod plain;
 pub mod process;
+mod remarks;
 pub mod session;
 pub mod witness;
 pub mod work;

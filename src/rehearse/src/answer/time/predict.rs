@@ -84,11 +84,7 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>)
     let (bound_by, is_busy) = bound(turns, &taken, step_seconds, exposed_seconds);
     let records = whose(&taken);
     let unrecorded = unrecorded(&taken, device_seconds);
-    let host_band = match (is_busy, host.launch) {
-        (true, _) => None,
-        (false, Some(_)) => Some("host"),
-        (false, None) => Some("other-host"),
-    };
+    let host_band = (!is_busy).then_some(if host.launch.is_some() { "host" } else { "other-host" });
     let timed_seconds: f64 = taken.iter().filter(|one| one.is_timed).map(|one| one.seconds).sum();
     let timed_share = timed_seconds / device_seconds.max(f64::MIN_POSITIVE);
     let made_of = made_of(&taken);
