@@ -40,6 +40,7 @@ enum class Label : int64_t {
   kWeightCopy = 8,
   kVariable = 9,
   kFrozen = 10,
+  kDroppable = 11,
 };
 
 enum class Phase : uint8_t { kLoad = 0, kForward = 1, kBackward = 2, kOptimizer = 3, kEvaluation = 4, kGeneration = 5 };

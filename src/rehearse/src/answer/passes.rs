@@ -216,7 +216,7 @@ fn done_with<'a>(facts: &Facts<'a>) -> impl Fn(&MemoryBlock) -> bool + use<'a> {
         .map(|at| (at, events[at].address))
         .collect();
     move |block| {
-        let within = block.address..block.address + block.rounded.unsigned_abs().max(1);
+        let within = block.address..block.address.saturating_add(block.rounded.unsigned_abs().max(1));
         let is_droppable = held.iter().any(|(at, address)| block.made() < *at && within.contains(address));
         knows_none || is_droppable || (block.made() < round && !(is_looked_at && block.variable != 0))
     }

@@ -4,6 +4,7 @@ mod caches;
 pub mod clock;
 pub mod executor;
 mod held;
+mod launched;
 mod launcher;
 pub mod libraries;
 pub mod nvidia_smi;
