@@ -301,7 +301,7 @@ struct Mark {
 std::map<cudaEvent_t, Mark> marks;
 
 // Devices where the code of kernels is, a bit each. It comes with cuBLAS's or cuDNN's handle, and else with this launch: a single kernel takes little.
-// Room for it is taken with the context; until it comes it is said to be free.
+// Room for it is taken with the context; until it comes cudaMemGetInfo has it free, as engines measure it, and NVML has not.
 std::atomic<uint64_t> has_code{0};
 static_assert(kMostDevices <= 64);
 constexpr uint64_t kManyLaunches = 16;
@@ -317,7 +317,7 @@ uint64_t code_to_come() {
 }
 
 void launch() {
-  launches++;
+  if (++launches == kManyLaunches) load_code();
   if (lag()) launched++;
 }
 // How often it has waited for the device.
@@ -941,7 +941,6 @@ cudaError_t __cudaPopCallConfiguration(Shape* grid, Shape* block, size_t* shared
 // begins with an address of the card if it is a pointer or an accessor.
 cudaError_t cudaLaunchKernel(const void* function, Shape, Shape, void** parameters) {
   launch();
-  if (launches == kManyLaunches) load_code();
   const int third_party_library = third_party.find(function);
   third_party.mark(third_party_library);
   if (third_party_library < 0 || !vramlab_dry_launched) return cudaSuccess;
