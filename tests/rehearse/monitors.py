@@ -8,7 +8,7 @@ import torch
 
 # Before CUDA comes up, as PyTorch's own recipe has it.
 torch.cuda.memory._record_memory_history()
-# Sixteen: by then the code of kernels is on the card, for NVML and for the runtime.
+# Sixteen: by then the code of kernels is on the card, also as nvidia-smi sees it.
 blocks = [torch.zeros(1 << 20, device="cuda") for _ in range(16)]
 gib = torch.zeros(1 << 28, device="cuda")
 traces = torch.cuda.memory._snapshot()["device_traces"][0]

@@ -23,6 +23,8 @@ extern "C" void (*vramlab_dry_watch)(int use, const void* address);
 
 // The code of kernels comes to the card, as with a library's handle.
 extern "C" void vramlab_dry_load_code();
+// Bytes of it that a card of the machine has room for and does not hold yet: of this process, once it has a context there.
+extern "C" uint64_t vramlab_dry_code_to_come(int card);
 
 // The same one sets this to be told of kernels that are not PyTorch's: the device addresses that their parameters begin with.
 extern "C" void (*vramlab_dry_launched)(const uint64_t* addresses, size_t count);

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -37,6 +38,7 @@ int text(char* out, unsigned room, const char* value) {
 uint64_t used_of(const void* device) {
   uint64_t used = 0;
   each_process(number_of(device), [&used](int, uint64_t bytes) { used += bytes; });
+  used -= std::min(used, vramlab_dry_code_to_come(number_of(device)));
   return used < vramlab_dry_card()->memory ? used : vramlab_dry_card()->memory;
 }
 

@@ -301,19 +301,19 @@ struct Mark {
 std::map<cudaEvent_t, Mark> marks;
 
 // Devices where the code of kernels is, a bit each. It comes with cuBLAS's or cuDNN's handle, and else with this launch: a single kernel takes little.
-// Room for it is taken with the context; until it comes cudaMemGetInfo has it free, as engines measure it, and NVML has not.
+// Room for it is taken with the context; until it comes this process is told that it is free, by the runtime and by NVML.
 std::atomic<uint64_t> has_code{0};
 static_assert(kMostDevices <= 64);
 constexpr uint64_t kManyLaunches = 16;
 
 void load_code() { has_code |= uint64_t{1} << current_device; }
 
-uint64_t code_to_come() {
+uint64_t code_to_come(int device) {
   static const uint64_t bytes = [] {
     const char* set = std::getenv("VRAMLAB_DRY_CODE");
     return set ? std::strtoull(set, nullptr, 10) : 0;
   }();
-  return has_code & uint64_t{1} << current_device ? 0 : bytes;
+  return has_code & uint64_t{1} << device ? 0 : bytes;
 }
 
 void launch() {
@@ -443,11 +443,17 @@ uint64_t vramlab_dry_memory() {
   asked_cards();
   lag();
   occupancy::context_bytes();
-  code_to_come();
+  code_to_come(0);
   return card_memory();
 }
 uint64_t vramlab_dry_launches() { return launches; }
 void vramlab_dry_load_code() { load_code(); }
+uint64_t vramlab_dry_code_to_come(int card) {
+  for (int device = 0; device < device_count(); device++) {
+    if (card_of(device) == card && occupancy::is_up(card)) return code_to_come(device);
+  }
+  return 0;
+}
 int vramlab_dry_cards() { return machine().cards; }
 uint64_t vramlab_dry_waits() { return waits; }
 int vramlab_dry_card_of(int device) { return device < device_count() ? card_of(device) : device; }
@@ -567,7 +573,7 @@ static void asked(int device, size_t free, const void* caller) {
 }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   size_t used = current_device < device_count() ? occupancy::used(card_of(current_device), card_memory()) : 0;
-  used -= std::min(used, static_cast<size_t>(code_to_come()));
+  used -= std::min(used, static_cast<size_t>(code_to_come(current_device)));
   *free_bytes = used < card_memory() ? card_memory() - used : 0;
   *total_bytes = card_memory();
   asked(current_device, *free_bytes, __builtin_return_address(0));
