@@ -302,6 +302,7 @@ std::map<cudaEvent_t, Mark> marks;
 
 // Devices where the code of kernels is, a bit each. It comes with cuBLAS's or cuDNN's handle, and else with this launch: a single kernel takes little.
 // Room for it is taken with the context; until it comes this process is told that it is free, by the runtime and by NVML.
+// Of other processes it is in use.
 std::atomic<uint64_t> has_code{0};
 static_assert(kMostDevices <= 64);
 constexpr uint64_t kManyLaunches = 16;
