@@ -314,3 +314,33 @@ fn a_copy_of_a_module_or_a_text_is_a_process_of_its_own() {
         assert!(["of C", "ValueError: no", "['a']"].iter().all(|part| said[0].1.contains(part)), "{said:?}");
     }
 }
+
+/// Of eight copies or more the process that they are copied from has it imported.
+#[test]
+fn what_many_copies_import_is_there_when_it_is_imported_and_not_before() {
+    const SCRIPT: &str = "
+import sys, torch
+assert 'torch._dynamo' not in sys.modules and '_dynamo' not in vars(torch)
+import torch._dynamo
+from torch.distributed.fsdp import fully_shard
+assert torch._dynamo.config is sys.modules['torch._dynamo.config'] and 'fsdp' in vars(torch.distributed)
+assert torch._dynamo.__spec__.origin.endswith('_dynamo/__init__.py')
+model = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU()) for _ in range(4)]).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(torch.randn(4096, 512, device='cuda')).square().mean().backward()
+    optimizer.step(); optimizer.zero_grad()
+";
+    let scene = Scene::new(SCRIPT);
+    let many = ["fused", "factored", "in-place", "tf32", "autocast-bf16", "bf16-weights", "checkpoint-every", "for-loop"];
+    let rows = |names: &[&str]| {
+        let (output, rows) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", &names.join(",")], &[]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        rows
+    };
+    let peak = |rows: &Value| {
+        let row = rows.as_array().unwrap().iter().find(|row| row["techniques"] == serde_json::json!(["checkpoint-every"]));
+        row.unwrap_or_else(|| panic!("{rows}"))["peak_allocated"].as_i64().unwrap_or_else(|| panic!("{rows}"))
+    };
+    assert_eq!(peak(&rows(&many)), peak(&rows(&many[6..])));
+}
