@@ -107,6 +107,8 @@ else:
     # Beside PyTorch's allocator: the runtime, the driver, small pieces of a page, and managed memory.
     runtime, driver, address = ctypes.CDLL("libcudart.so.13"), ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
     assert runtime.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(GIB)) == 0  # by the runtime
+    # As wheels name it that bring their own.
+    assert ctypes.CDLL("/wheel.libs/libcudart-d0da41ae.so.12").cudaGetDeviceCount(ctypes.byref(ctypes.c_int())) == 0
     assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(2 * GIB)) == 0
     assert memory()[1] == 5 * GIB + context, memory()
     assert driver.cuMemFree_v2(address) == 0

@@ -201,8 +201,9 @@ const char* driver_for(const char* file) {
     snprintf(cuda, sizeof cuda, "%s/libcuda.so.1", drivers);
     return cuda;
   }
-  // The runtime is in the same library; a real one, which who calls it by ctypes opens, would find no driver.
-  if (is_library(name, "libnvidia-ml.so") || is_library(name, "libcudart.so")) {
+  // The runtime is in the same library; a real one, which who calls it by ctypes opens, would find no driver. Wheels have it as libcudart-d0da41ae.so.12.
+  const bool is_runtime = strncmp(name, "libcudart", strlen("libcudart")) == 0 && strstr(name, ".so");
+  if (is_library(name, "libnvidia-ml.so") || is_runtime) {
     snprintf(nvml, sizeof nvml, "%s/libnvidia-ml.so.1", drivers);
     return nvml;
   }

@@ -7,7 +7,6 @@ CUDA pays is their loading.
 
 import contextlib
 import ctypes
-import functools
 import gc
 import importlib
 import importlib.machinery
@@ -108,27 +107,12 @@ def _torch_is_missing():
         file.write(sys.executable)
 
 
-def _stand_in_for_the_runtime():
-    """Who opens CUDA's runtime by its file and calls it from Python, as an engine does that sleeps, has the simulated one."""
-    opened = ctypes.CDLL.__init__
-
-    @functools.wraps(opened)
-    def init(self, name, *arguments, **more):
-        if isinstance(name, str) and os.path.basename(name).startswith("libcudart"):
-            name = os.path.join(settings.libraries, "libnvidia-ml.so.1")
-        opened(self, name, *arguments, **more)
-
-    ctypes.CDLL.__init__ = init
-
-
 def _torch_is_there(torch):
     # Some 300,000 objects that live as long as the process, through which each collection would go, and the end's more than once.
     gc.freeze()
     with imports.of_python_alone():
         from . import process
 
-    if not settings.measures:
-        _stand_in_for_the_runtime()
     if not process.begin(torch):
         # Why is noted.
         sys.stdout.flush()
