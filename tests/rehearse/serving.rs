@@ -58,8 +58,17 @@ fn engine() -> Scene {
     let scene = Scene::anew(include_str!("scripts/engine/engine.py"));
     for (name, text) in [
         ("vllm/__init__.py", include_str!("scripts/engine/vllm/__init__.py")),
+        ("vllm/device_allocator/cumem.py", include_str!("scripts/engine/vllm/device_allocator/cumem.py")),
         ("vllm/v1/core/kv_cache_utils.py", include_str!("scripts/engine/vllm/v1/core/kv_cache_utils.py")),
         ("vllm/v1/worker/gpu_worker.py", include_str!("scripts/engine/vllm/v1/worker/gpu_worker.py")),
+        (
+            "vllm/distributed/device_communicators/custom_all_reduce.py",
+            include_str!("scripts/engine/vllm/distributed/device_communicators/custom_all_reduce.py"),
+        ),
+        (
+            "vllm/distributed/device_communicators/pynccl.py",
+            include_str!("scripts/engine/vllm/distributed/device_communicators/pynccl.py"),
+        ),
     ] {
         fs::create_dir_all(scene.path(name).parent().unwrap()).unwrap();
         fs::write(scene.path(name), text).unwrap();
@@ -86,6 +95,30 @@ fn an_engine_beside_a_training_is_no_server_and_each_model_is_named() {
         let (output, answer) = scene.ask(&["rehearse", "--gpu", &card, "--quiet"], &["trains"]);
         assert_eq!(answer["verdict"] == "fits" || answer["verdict"] == "barely_fits", fits, "{card}: {}", error(&output));
     }
+}
+
+#[test]
+fn an_engine_that_sleeps_is_not_on_the_card_meanwhile() {
+    let (output, answer) = engine().ask(&["rehearse", "--gpu", "rtx-4090"], &["trains", "sleeps"]);
+    let (text, sleep) = (error(&output), &answer["engine"]["sleep"]);
+    let [asleep, awake] = ["asleep", "awake"].map(|of| sleep[of].as_i64().unwrap_or_else(|| panic!("{text}")));
+    assert_eq!((&sleep["times"], awake - asleep), (&Value::from(3), meter(&said(&output))), "{text}");
+    assert!(sleep["asleep_at"]["line"].is_u64() && text.contains("It sleeps 3 times: "), "{sleep}");
+}
+
+#[test]
+fn ranks_of_an_engine_have_a_pool_each_beside_nccls_buffers() {
+    let scene = engine();
+    let mut command = scene.program();
+    command.args(["rehearse", "--gpu", "rtx-4090", "--gpus", "2", "--json"]).arg(scene.path("answer.json")).arg("--");
+    command.arg(common::python()).args(["-m", "torch.distributed.run", "--nproc_per_node", "2"]);
+    let output = command.arg(scene.path("train.py")).arg("ranks").output().unwrap();
+    let (text, answer) = (error(&output), scene.answer());
+    assert!(answer["serves"]["gpus"] == 2 && text.contains(" of KV cache on each of 2 GPUs, "), "{text}");
+    assert_eq!(fill(&answer, "outside of PyTorch"), 36 << 20, "{text}");
+    assert!(answer["nccl"].is_null(), "{text}");
+    let pools: Vec<i64> = said(&output).lines().filter_map(|line| line.strip_prefix("meter ")?.parse().ok()).collect();
+    assert_eq!(pools, [answer["serves"]["kv_cache"].as_i64().unwrap(); 2], "{text}");
 }
 
 #[test]

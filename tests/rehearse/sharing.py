@@ -119,6 +119,23 @@ else:
     assert runtime.cudaMallocManaged(ctypes.byref(address), ctypes.c_size_t(GIB), 1) == 0 and memory()[1] == 3 * GIB + context
     assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(99 * GIB)) == 2
 
+    # What another process has: an address of its block here, which takes nothing.
+    class Handle(ctypes.Structure):
+        _fields_ = [("bytes", ctypes.c_char * 64)]
+
+    handle, theirs, begin, used = Handle(), ctypes.c_void_p(), ctypes.c_uint64(), memory()[1]
+    assert runtime.cudaIpcGetMemHandle(ctypes.byref(handle), ctypes.c_void_p(y.data_ptr() + 256)) == 0
+    assert runtime.cudaIpcOpenMemHandle(ctypes.byref(theirs), handle, 1) == 0 and memory()[1] == used
+    assert driver.cuPointerGetAttribute(ctypes.byref(begin), 11, ctypes.c_uint64(theirs.value + (1 << 30))) == 0 and begin.value == theirs.value
+    assert runtime.cudaIpcCloseMemHandle(theirs) == 0 and runtime.cudaIpcGetMemHandle(ctypes.byref(handle), theirs) != 0
+    assert driver.cuTensorMapEncodeTiled() == 0
+    # Pinned memory is of the card that it was asked for on.
+    runtime.cudaSetDevice(1)
+    assert runtime.cudaHostAlloc(ctypes.byref(address), ctypes.c_size_t(4096), 0) == 0
+    about = (ctypes.c_int * 6)()
+    assert runtime.cudaPointerGetAttributes(about, address) == 0 and list(about[:2]) == [1, 1]
+    runtime.cudaSetDevice(0)
+
     # One trial after another, and two at one time: those add up.
     for _ in range(2):
         assert own("train", "8").wait() == 0

@@ -1,6 +1,6 @@
 // The card that the simulated runtime is, as it and the kernels read it from VRAMLAB_DRY_CARD (src/sim/src/cards.rs): fields with commas between,
 // name, title, memory, compute capability, multiprocessors, threads of a multiprocessor, shared memory of a block, of a block that asks
-// for more, of a multiprocessor, L2 cache.
+// for more, of a multiprocessor, L2 cache, whether cards of a machine are joined by NVLink.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +10,7 @@ struct VramlabCard {
   unsigned long long memory;
   int major, minor, multiprocessors, threads_per_multiprocessor;
   unsigned long long shared_per_block, shared_opt_in, shared_per_multiprocessor, l2;
+  int has_nvlink;
 };
 
 // In the runtime, which is preloaded.

@@ -108,12 +108,12 @@ MADE(cuLibraryLoadData) MADE(cuLibraryLoadFromFile) MADE(cuModuleGetFunction) MA
 MADE(cuModuleLoadDataEx)
 DONE(cuCtxPushCurrent) DONE(cuCtxSetCurrent) DONE(cuCtxSetLimit) DONE(cuFuncSetAttribute) DONE(cuFuncSetCacheConfig) DONE(cuInit)
 DONE(cuKernelSetAttribute) DONE(cuLaunchCooperativeKernel) DONE(cuLaunchKernel) DONE(cuLaunchKernelEx) DONE(cuLibraryUnload)
-DONE(cuLinkDestroy) DONE(cuModuleUnload)
+DONE(cuLinkDestroy) DONE(cuModuleUnload) DONE(cuTensorMapEncodeIm2col) DONE(cuTensorMapEncodeTiled) DONE(cuTensorMapReplaceAddress)
 #define NOT_FOUND(name) ANSWERS(name, kNotFound)
 NOT_FOUND(cuLinkAddData) NOT_FOUND(cuLinkAddData_v2) NOT_FOUND(cuLinkComplete) NOT_FOUND(cuLinkCreate) NOT_FOUND(cuLinkCreate_v2)
 NOT_FOUND(cuMemExportToShareableHandle) NOT_FOUND(cuMemImportFromShareableHandle) NOT_FOUND(cuMemsetD32Async)
-NOT_FOUND(cuMulticastAddDevice) NOT_FOUND(cuMulticastBindMem) NOT_FOUND(cuMulticastCreate) NOT_FOUND(cuPointerGetAttribute)
-NOT_FOUND(cuStreamWriteValue32) NOT_FOUND(cuTensorMapEncodeTiled)
+NOT_FOUND(cuMulticastAddDevice) NOT_FOUND(cuMulticastBindMem) NOT_FOUND(cuMulticastCreate)
+NOT_FOUND(cuStreamWriteValue32)
 GIVES(cuDeviceGetAttribute, int, 0) GIVES(cuFuncGetAttribute, int, 0) GIVES(cuOccupancyMaxActiveBlocksPerMultiprocessor, int, 1)
 // cuDNN looks for these when it builds a plan, which it never runs.
 GIVES(cuCtxGetLimit, size_t, 0) GIVES(cuOccupancyMaxActiveClusters, int, 1) GIVES(cuKernelGetAttribute, int, 0)
@@ -134,6 +134,15 @@ int cuMemFree_v2(void* address) { return runtime<int(void*)>("cudaFree")(address
 int cuMemFreeAsync(void* address, void*) { return cuMemFree_v2(address); }
 int cuMemAllocManaged(void** address, size_t bytes, unsigned flags) {
   return runtime<int(void**, size_t, unsigned)>("cudaMallocManaged")(address, bytes, flags);
+}
+int cuPointerGetAttribute(void* out, int attribute, uint64_t address) {
+  constexpr int kRangeBegin = 11, kRangeBytes = 12;
+  static auto* const begin_of = runtime<uint64_t(uint64_t, size_t*)>("vramlab_dry_begin_of");
+  size_t bytes = 0;
+  const uint64_t begin = begin_of ? begin_of(address, &bytes) : address;
+  if (!bytes || (attribute != kRangeBegin && attribute != kRangeBytes)) return kNotFound;
+  std::memcpy(out, attribute == kRangeBegin ? static_cast<const void*>(&begin) : &bytes, sizeof begin);
+  return 0;
 }
 int cuMemGetInfo_v2(size_t* free_bytes, size_t* total) { return runtime<int(size_t*, size_t*)>("cudaMemGetInfo")(free_bytes, total); }
 

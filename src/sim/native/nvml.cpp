@@ -195,6 +195,11 @@ int nvmlDeviceGetGpuFabricInfoV(const void* device, void* out) {
   // After the version, which the caller has set.
   return nvmlDeviceGetGpuFabricInfo(device, static_cast<char*>(out) + 4);
 }
+// Whether two cards can read each other, write there, and by NVLink.
+int nvmlDeviceGetP2PStatus(const void*, const void*, int how, int* status) {
+  constexpr int kNvlink = 2, kCannot = 1;
+  return is(status, how == kNvlink && !vramlab_dry_card()->has_nvlink ? kCannot : 0);
+}
 #define ZERO(name) \
   int name(const void*, unsigned* value) { return is(value, 0); }
 #define ZERO_OF(name) \
@@ -218,7 +223,7 @@ NOT_SUPPORTED(nvmlDeviceGetFanSpeed_v2) NOT_SUPPORTED(nvmlDeviceGetFieldValues) 
 NOT_SUPPORTED(nvmlDeviceGetMaxPcieLinkWidth) NOT_SUPPORTED(nvmlDeviceGetMemoryAffinity) NOT_SUPPORTED(nvmlDeviceGetMemoryErrorCounter)
 NOT_SUPPORTED(nvmlDeviceGetNumaNodeId) NOT_SUPPORTED(nvmlDeviceGetNvLinkCapability) NOT_SUPPORTED(nvmlDeviceGetNvLinkRemoteDeviceType)
 NOT_SUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2) NOT_SUPPORTED(nvmlDeviceGetNvLinkState) NOT_SUPPORTED(nvmlDeviceGetNvLinkVersion)
-NOT_SUPPORTED(nvmlDeviceGetP2PStatus) NOT_SUPPORTED(nvmlDeviceGetPcieThroughput) NOT_SUPPORTED(nvmlDeviceGetPowerManagementDefaultLimit)
+NOT_SUPPORTED(nvmlDeviceGetPcieThroughput) NOT_SUPPORTED(nvmlDeviceGetPowerManagementDefaultLimit)
 NOT_SUPPORTED(nvmlDeviceGetPowerManagementLimit) NOT_SUPPORTED(nvmlDeviceGetPowerManagementLimitConstraints)
 NOT_SUPPORTED(nvmlDeviceGetPowerManagementMode) NOT_SUPPORTED(nvmlDeviceGetProcessUtilization) NOT_SUPPORTED(nvmlDeviceGetSamples)
 NOT_SUPPORTED(nvmlDeviceGetSerial) NOT_SUPPORTED(nvmlDeviceGetSupportedClocksEventReasons) NOT_SUPPORTED(nvmlDeviceGetTemperatureThreshold)

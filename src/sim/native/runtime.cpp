@@ -37,8 +37,8 @@ VramlabCard read_card() {
   const char* set = std::getenv("VRAMLAB_DRY_CARD");
   // The name is for people. What is not said stays 0, so that no process takes a card for another one.
   if (!set || !(set = std::strchr(set, ','))) return card;
-  std::sscanf(set, ",%255[^,],%llu,%d.%d,%d,%d,%llu,%llu,%llu,%llu", card.title, &card.memory, &card.major, &card.minor, &card.multiprocessors,
-              &card.threads_per_multiprocessor, &card.shared_per_block, &card.shared_opt_in, &card.shared_per_multiprocessor, &card.l2);
+  std::sscanf(set, ",%255[^,],%llu,%d.%d,%d,%d,%llu,%llu,%llu,%llu,%d", card.title, &card.memory, &card.major, &card.minor, &card.multiprocessors,
+              &card.threads_per_multiprocessor, &card.shared_per_block, &card.shared_opt_in, &card.shared_per_multiprocessor, &card.l2, &card.has_nvlink);
   return card;
 }
 
@@ -184,7 +184,10 @@ void tell_outside(int device, uint64_t address, int64_t bytes, const char* libra
 bool take_memory(int device, size_t bytes, const char* outside) { return occupancy::take(card_of(device), card_memory(), bytes, outside); }
 void give_memory(int device, size_t bytes, bool outside) { occupancy::give(card_of(device), bytes, outside); }
 
-// The name of the library that an address of code is in; null of PyTorch's allocator.
+// The file of a library that PyTorch's allocator has its pages from.
+char plugged[512] = "";
+
+// The name of the library that an address of code is in; null of PyTorch's allocator, and of what it has its pages from.
 const char* outside_of(const void* caller) {
   static VramlabLibrary allocators;
   static std::map<uint64_t, VramlabLibrary> known;
@@ -194,6 +197,7 @@ const char* outside_of(const void* caller) {
     allocators = library;
     return nullptr;
   }
+  if (*plugged && std::strcmp(library.name, plugged) == 0) return nullptr;
   const char* path = known.emplace(library.begin, library).first->second.name;
   const char* slash = std::strrchr(path, '/');
   return slash ? slash + 1 : *path ? path : "the program itself";
@@ -258,6 +262,8 @@ enum HostMemory : int { kAllocated, kRegistered, kManaged, kKindsOfHostMemory };
 struct Known {
   size_t bytes;
   HostMemory kind;
+  // On which it was asked for.
+  int device;
 };
 std::map<uint64_t, Known> known;
 // Bytes of each kind, and the most there were at once: of what is page-locked, and of what is managed.
@@ -265,7 +271,7 @@ size_t known_bytes[kKindsOfHostMemory] = {}, most_pinned = 0, most_managed = 0;
 
 // Under the mutex.
 void know(const void* address, size_t bytes, HostMemory kind) {
-  known[reinterpret_cast<uint64_t>(address)] = {bytes, kind};
+  known[reinterpret_cast<uint64_t>(address)] = {bytes, kind, current_device};
   known_bytes[kind] += bytes;
   most_pinned = std::max(most_pinned, known_bytes[kAllocated] + known_bytes[kRegistered]);
   most_managed = std::max(most_managed, known_bytes[kManaged]);
@@ -449,6 +455,7 @@ uint64_t vramlab_dry_memory() {
 }
 uint64_t vramlab_dry_launches() { return launches; }
 void vramlab_dry_load_code() { load_code(); }
+void vramlab_dry_plug(const char* library) { std::strncpy(plugged, library, sizeof plugged - 1); }
 uint64_t vramlab_dry_code_to_come(int card) {
   for (int device = 0; device < device_count(); device++) {
     if (card_of(device) == card && occupancy::is_up(card)) return code_to_come(device);
@@ -565,6 +572,47 @@ cudaError_t cudaMallocArray(void** array, const ChannelFormat* format, size_t wi
   return ALLOCATE(array, width * std::max<size_t>(height, 1) * bits / 8);
 }
 cudaError_t cudaFreeArray(void* array) { return cudaFree(array); }
+
+// Where the block begins that an address lies in, or what is reserved there; the address itself of others.
+uint64_t vramlab_dry_begin_of(uint64_t address, size_t* bytes) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  *bytes = 0;
+  if (!is_device(reinterpret_cast<void*>(address))) return address;
+  const Card& of = cards[device_of(address)];
+  for (const auto* taken : {&of.blocks, &of.reservations}) {
+    const auto after = taken->upper_bound(address);
+    if (after == taken->begin()) continue;
+    const auto& [begin, block] = *std::prev(after);
+    if (address - begin >= block.bytes) continue;
+    *bytes = block.bytes;
+    return begin;
+  }
+  return address;
+}
+// What another process of the rehearsal has: an address here, which takes nothing of the card.
+struct SharedMemory {
+  size_t bytes;
+  char rest[56];
+};
+cudaError_t cudaIpcGetMemHandle(SharedMemory* handle, void* address) {
+  *handle = {};
+  vramlab_dry_begin_of(reinterpret_cast<uint64_t>(address), &handle->bytes);
+  return handle->bytes ? cudaSuccess : last_error = cudaErrorInvalidValue;
+}
+cudaError_t cudaIpcOpenMemHandle(void** address, SharedMemory handle, unsigned) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  Card& of = cards[current_device];
+  const uint64_t found = take_addresses(of, handle.bytes);
+  if (!found) return last_error = cudaErrorMemoryAllocation;
+  of.reservations[found] = {handle.bytes, nullptr};
+  *address = reinterpret_cast<void*>(found);
+  return cudaSuccess;
+}
+cudaError_t cudaIpcCloseMemHandle(void* address) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (is_device(address)) cards[device_of(reinterpret_cast<uint64_t>(address))].reservations.erase(reinterpret_cast<uint64_t>(address));
+  return cudaSuccess;
+}
 static void asked(int device, size_t free, const void* caller) {
   if (!vramlab_dry_asked) return;
   std::unique_lock<std::mutex> lock(mutex);
@@ -708,6 +756,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, SharedMemory) { return cudaEventCreate(event); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   const std::lock_guard<std::mutex> lock(mutex);
   recorded.erase(event);
@@ -841,7 +890,7 @@ cudaError_t cudaPointerGetAttributes(PointerAttributes* attributes, const void* 
   auto after = known.upper_bound(reinterpret_cast<uint64_t>(data));
   const bool is_known = after != known.begin() && (--after, reinterpret_cast<uint64_t>(data) < after->first + after->second.bytes);
   const int type = is_known && after->second.kind == kManaged ? kOfBoth : kHost;
-  *attributes = is_known ? PointerAttributes{type, 0, address, address} : PointerAttributes{kUnregistered, -2, nullptr, nullptr};
+  *attributes = is_known ? PointerAttributes{type, after->second.device, address, address} : PointerAttributes{kUnregistered, -2, nullptr, nullptr};
   return cudaSuccess;
 }
 
@@ -867,14 +916,13 @@ int cudaMemPoolGetAttribute(void*, int, uint64_t* value) { return is(value, 0); 
 // ---- what has nothing to do, and what is refused -------------------------------------------------------------------------------------------
 
 // clang-format off
-DONE(cudaDeviceEnablePeerAccess) DONE(cudaDeviceReset) DONE(cudaFuncSetAttribute) DONE(cudaFuncSetCacheConfig) DONE(cudaGraphLaunch)
+DONE(cudaDeviceEnablePeerAccess) DONE(cudaDeviceReset) DONE(cudaIpcGetEventHandle) DONE(cudaFuncSetAttribute) DONE(cudaFuncSetCacheConfig) DONE(cudaGraphLaunch)
 DONE(cudaGraphUpload) DONE(cudaMemPoolDestroy) DONE(cudaMemPoolSetAccess) DONE(cudaMemPoolSetAttribute) DONE(cudaMemPoolTrimTo)
 DONE(cudaMemPrefetchAsync) DONE(cudaMemcpyPeerAsync) DONE(cudaMemcpyToSymbol) DONE(cudaMemset) DONE(cudaProfilerStart)
 DONE(cudaProfilerStop) DONE(cudaStreamDestroy) DONE(ncclAllGather) DONE(ncclAllReduce) DONE(ncclBcast)
 DONE(ncclGroupEnd) DONE(ncclGroupStart) DONE(ncclReduce) DONE(ncclReduceScatter)
 #define REFUSED(name) ANSWERS(name, cudaErrorNotSupported)
-REFUSED(cudaGraphDebugDotPrint) REFUSED(cudaGraphNodeGetDependencies) REFUSED(cudaIpcCloseMemHandle) REFUSED(cudaIpcGetEventHandle)
-REFUSED(cudaIpcGetMemHandle) REFUSED(cudaIpcOpenEventHandle) REFUSED(cudaIpcOpenMemHandle)
+REFUSED(cudaGraphDebugDotPrint) REFUSED(cudaGraphNodeGetDependencies)
 // clang-format on
 
 // ---- copies: the device's memory holds nothing; what is read from it is zeros ------------------------------------------------------------
@@ -1105,7 +1153,9 @@ extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void**
       ENTRY("cuMemUnmap", nothing_to_do),
       ENTRY("cuMemSetAccess", nothing_to_do),
   };
-  *function = reinterpret_cast<void*>(&refused);
+  // How a kernel is to read a tensor (cuTensorMapEncodeTiled and its kin) is said to kernels that never run.
+  const bool is_said = std::strncmp(name, "cuTensorMap", std::strlen("cuTensorMap")) == 0;
+  *function = reinterpret_cast<void*>(is_said ? &nothing_to_do : &refused);
   for (const auto& [known, entry] : kEntries) {
     if (std::strcmp(known, name) == 0) *function = entry;
   }

@@ -151,7 +151,8 @@ impl Card {
 
     /// Value of [`ENVIRONMENT`].
     pub fn environment(&self) -> String {
-        format!("{},{},{},{}", self.name.unwrap_or_default(), self.title, self.memory, self.kind())
+        let nvlink = i32::from(self.nvlink().is_some());
+        format!("{},{},{},{},{nvlink}", self.name.unwrap_or_default(), self.title, self.memory, self.kind())
     }
 
     /// What PyTorch is told of the card, for a record of a dry run.

@@ -101,7 +101,8 @@ listed! {
         Placeholder = 11,
         /// The script is ended, or ends: `bytes` is 1 where enough steps were seen, and `OURS_FOLLOWS` where a step follows that is not its own.
         Ended = 12,
-        /// Others than PyTorch's allocator took `bytes` at `address`, or gave them back (fewer than 0); `operator` is their library.
+        /// Others than PyTorch's allocator took `bytes` at `address`, or gave them back (fewer than 0); `operator` is their library. Where `rounded`
+        /// is not 0, they are pages of that allocator's: 1 while an engine sleeps, 2 for good.
         Outside = 13,
         /// A forward pass of an outermost module with parameters begins: `module` is that module, `bytes` the pass's number from 1 on, `rounded`
         /// what it is ([`PassFlags`]).

@@ -60,7 +60,7 @@ def _open(torch, follow):
         ("refused", None, text), ("out_of_memory", ctypes.c_uint32), ("open_clock", None, text), ("clock", real, real),
         ("values", number, wide, address, size), ("work", None, text, number, number, real, real, ctypes.c_uint32, wide),
         ("begin_graph", None, wide), ("end_graph", None), ("replay_graph", None, wide), ("set_pool", None, wide, wide), ("set_collecting", None, number),
-        ("begin_wire", None), ("end_wire", None),
+        ("begin_wire", None), ("end_wire", None), ("pages", None, number, wide, ctypes.c_int64, number),
         ("wire", None, text, number, real, number, number, ctypes.c_uint32, number, number, number, number, wide),
     ):  # fmt: skip
         function = getattr(opened, f"vl_{name}")

@@ -8,6 +8,7 @@ values of small tensors of whole numbers, by which programs agree on sizes.
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import os
 import pickle
@@ -18,7 +19,7 @@ import zlib
 from . import device, imports, reach
 from .guard import guarded, instead
 from .notes import note
-from .session import SESSION, settings
+from .session import SESSION, settings, simulated
 
 
 def follow(torch):
@@ -97,6 +98,27 @@ def _count_replicas_of_function(module):
         sharded = fully_shard.__wrapped__(*arguments, mesh=mesh, **more)
         _tell_replicas(mesh.size() if mesh is not None else module.torch.distributed.get_world_size())
         return sharded
+
+
+# Whether what a group connects is taken of the card, as engines size themselves by what that leaves; for others the answer names a range.
+_holds_buffers = False
+
+
+def holds_buffers():
+    global _holds_buffers
+    _holds_buffers = True
+
+
+@guarded("NCCL's buffers")
+def _take_buffers():
+    """What a group's first reduction takes: in the middle of the range that src/rehearse/src/answer/nccl.rs has for it."""
+    status, address = ctypes.c_int(), ctypes.c_void_p()
+    simulated["libnvidia-ml.so.1"].nvmlDeviceGetP2PStatus(None, None, 2, ctypes.byref(status))
+    # Channels, each with a connection of 12 MiB: over NVLink 24 of a ring, and as many of a tree or none.
+    channels = 36 if status.value == 0 else 3
+    # It is NCCL's, as the address of the caller says.
+    caller = ctypes.cast(ctypes.CDLL("libnccl.so.2").ncclGetVersion, ctypes.c_void_p)
+    simulated["libnvidia-ml.so.1"].vramlab_dry_allocate(ctypes.byref(address), ctypes.c_size_t(channels * 12 << 20), caller)
 
 
 BACKEND = "vramlab"
@@ -580,6 +602,8 @@ def _register(torch):
         def _communicates(self, tensor, how, peers=()):
             """NCCL connects ranks, with buffers on the card, when a group first moves something there in that way, or between two of them."""
             if self._size > 1 and tensor.is_cuda and not self._connected.issuperset({how, *peers}):
+                if _holds_buffers and not self._connected:
+                    _take_buffers()
                 self._connected.update({how, *peers})
                 pairs = sum(type(each) is int and each != self._rank for each in self._connected)
                 ways = [each for each in self._connected if type(each) is str]
@@ -613,6 +637,9 @@ def _register(torch):
                 f"nccl::{what}".encode(), MOVES.index(what), float(size), self._size, self._nodes(between), group, self._rank, peer, together,
                 stream.device.index or 0, stream.cuda_stream,
             )  # fmt: skip
+
+        def moves_by_a_kernel(self, what, tensor):
+            self._launches(what, bytes_of(tensor), torch.cuda.current_stream(tensor.device), -1)
 
         def _nodes(self, ranks):
             """On how many machines they are."""

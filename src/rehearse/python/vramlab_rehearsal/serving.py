@@ -1,5 +1,6 @@
 """Servers: what an engine says of its own KV cache, and the end of one that listens, after the requests that it is to be asked."""
 
+import functools
 import http.client
 import json
 import logging
@@ -10,10 +11,10 @@ import sys
 import threading
 import time
 
-from . import imports, passes, reach
+from . import device, distributed, imports, passes, reach
 from .guard import guarded, instead
 from .notes import note
-from .session import settings
+from .session import settings, simulated
 
 # As long as nobody may ask a server that listens before it is ended, in seconds: one that a shell started may have a client there that is still to come.
 _ALONE, _BESIDE_A_SHELL = 3, 60
@@ -33,7 +34,11 @@ def follow(stop):
     imports.when_imported("vllm.envs", _set_up_vllm)
     imports.when_imported("vllm.v1.worker.gpu_worker", _watch_worker)
     imports.when_imported("vllm.v1.core.kv_cache_utils", _watch_check)
+    imports.when_imported("vllm.device_allocator.cumem", _watch_sleep)
     imports.when_imported("uvicorn.server", _watch_uvicorn)
+    for engine in ("vllm", "sglang.srt"):
+        imports.when_imported(f"{engine}.distributed.device_communicators.pynccl", _leave_to_pytorch)
+        imports.when_imported(f"{engine}.distributed.device_communicators.custom_all_reduce", _count_all_reduces)
 
     @instead("listen", socket.socket)
     def listen(self, *arguments):
@@ -57,6 +62,52 @@ def _set_up_vllm(_):
         if not has_toolkit and name not in os.environ:
             os.environ[name] = "0"
             note(note=f"{name}=0: {what} would be compiled at run time, and there is no CUDA toolkit (nvcc) here; other kernels were rehearsed")
+
+
+def _leave_to_pytorch(module):
+    """An NCCL that an engine opens by itself asks a real driver. Without one it goes on with PyTorch's groups, which move as much."""
+    distributed.holds_buffers()
+
+    def library(*_):
+        raise OSError("a rehearsal has no NCCL beside PyTorch's groups")
+
+    module.NCCLLibrary = library
+
+
+def _count_all_reduces(module):
+    """Those of few bytes go by a kernel of the engine's own, which a rehearsal knows no more of than that it writes."""
+
+    @instead("custom_all_reduce", module.CustomAllreduce)
+    def reduce(self, tensor):
+        result = reduce.__wrapped__(self, tensor)
+        if result is not None:
+            self.group.moves_by_a_kernel("all_reduce", tensor)
+        return result
+
+
+def _watch_sleep(module):
+    """The pages that vLLM has for what sleeps are PyTorch's allocator's, which is not told when they are given back and taken again."""
+    plug = simulated["libnvidia-ml.so.1"].vramlab_dry_plug
+    plug(os.fsencode(module.lib_name or ""))
+    sleeps = [0]
+
+    @instead("sleep", module.CuMemAllocator)
+    def sleep(self, *arguments, **more):
+        sleeps[0] = 1
+        try:
+            sleep.__wrapped__(self, *arguments, **more)
+        finally:
+            sleeps[0] = 0
+
+    @instead("unmap_and_release", module)
+    def release(handle):
+        release.__wrapped__(handle)
+        device.library.vl_pages(handle[0], handle[2], -handle[1], sleeps[0])
+
+    @instead("create_and_map", module)
+    def create(handle):
+        create.__wrapped__(handle)
+        device.library.vl_pages(handle[0], handle[2], handle[1], 1)
 
 
 def _watch_worker(module):
@@ -153,6 +204,19 @@ def _watch_check(module):
         configs[:] = [config]
         return plan.__wrapped__(config, *arguments, **more)
 
+    # Releases before 0.12 have this one alone, which tries lengths in the configuration itself.
+    @instead("check_enough_kv_cache_memory", module)
+    def check_of(config, specs, available, *more):
+        length = config.model_config.max_model_len
+        try:
+            check_of.__wrapped__(config, specs, available, *more)
+        except ValueError:
+            config.model_config.max_model_len = length
+            if not hasattr(module, "_check_enough_kv_cache_memory"):
+                needed = functools.partial(module.max_memory_usage_bytes, config, specs.values())
+                _tell_lack(config, available, needed, functools.partial(module.estimate_max_model_len, config, specs))
+            raise
+
     @instead("_check_enough_kv_cache_memory", module)
     def check(available, needed, length, longest):
         try:
@@ -164,8 +228,8 @@ def _watch_check(module):
 
 @guarded("what vLLM lacks for its KV cache")
 def _tell_lack(config, available, needed, longest):
-    longest = longest(available) if available > 0 else 0
-    note(engine=dict(**_engine(config), least_kv_cache=needed(), available=available, longest=max(longest, 0)))
+    told = dict(**_engine(config), least_kv_cache=needed(), available=available)
+    note(engine=dict(**told, longest=max(longest(available), 0) if available > 0 else 0))
 
 
 def _watch_uvicorn(module):

@@ -127,7 +127,7 @@ pub struct Outside {
 fn outside(trace: &Trace, device: u16) -> Vec<Outside> {
     let mut live: Vec<(u64, Outside)> = Vec::new();
     let mut most: (i64, Vec<Outside>) = (0, Vec::new());
-    for event in trace.events.iter().filter(|event| event.kind == Kind::Outside && event.device == device) {
+    for event in trace.events.iter().filter(|event| event.kind == Kind::Outside && event.rounded == 0 && event.device == device) {
         if event.bytes < 0 {
             live.retain(|(address, _)| *address != event.address);
             continue;

@@ -26,16 +26,19 @@ pub struct Facts<'a> {
     pub passes: Vec<(usize, PassFlags)>,
     /// Modules for which something was allocated in a backward pass.
     pub gone_back: HashSet<u32>,
-    /// The allocator's meters after each event, and the most of each.
+    /// The allocator's meters after each event, and the most of each, with what it was not told of.
     pub levels: Vec<Meter>,
     pub most: Meter,
-    /// When most was allocated, or memory ran out; and when most was reserved, of such moments the one with most allocated.
+    /// When most was allocated, or memory ran out; and when most was reserved, of such moments the one with most allocated. Without what had been given
+    /// back.
     pub moment: usize,
     pub fullest: usize,
     pub ran_out: Option<usize>,
     /// Where memory ran out and the script went on, and the events of those tries.
     pub tries: Vec<usize>,
     pub left_out: Vec<Range<usize>>,
+    /// When an engine had given back pages without telling the allocator, and which.
+    pub given_back: Vec<(Range<usize>, Range<u64>)>,
 }
 
 impl<'a> Facts<'a> {
@@ -65,6 +68,7 @@ impl<'a> Facts<'a> {
             ran_out: None,
             tries: Vec::new(),
             left_out: Vec::new(),
+            given_back: given_back(trace, device),
         };
         let mut goes_back_last = false;
         for ((at, event), meter) in trace.events.iter().enumerate().zip(meters(trace, device)) {
@@ -89,18 +93,19 @@ impl<'a> Facts<'a> {
         let mut most: Option<(usize, usize)> = None;
         for (at, meter) in facts.levels.iter().enumerate().filter(|(at, _)| counts(at)) {
             let (allocated, reserved) = most.get_or_insert((at, at));
-            if meter.allocated > facts.levels[*allocated].allocated {
+            let awake = |at: usize| facts.levels[at].allocated - facts.levels[at].asleep;
+            if awake(at) > awake(*allocated) {
                 *allocated = at;
             }
-            let key = |at: usize| (facts.levels[at].reserved, facts.levels[at].allocated);
+            let key = |at: usize| (facts.levels[at].reserved - facts.levels[at].given_back, awake(at));
             if key(at) > key(*reserved) {
                 *reserved = at;
             }
             facts.most.requested = facts.most.requested.max(meter.requested);
+            facts.most.allocated = facts.most.allocated.max(meter.allocated);
+            facts.most.reserved = facts.most.reserved.max(meter.reserved);
         }
         let (allocated, reserved) = most.unwrap_or_default();
-        facts.most.allocated = facts.levels.get(allocated).map_or(0, |meter| meter.allocated).max(0);
-        facts.most.reserved = facts.levels.get(reserved).map_or(0, |meter| meter.reserved).max(0);
         (facts.moment, facts.fullest) = (facts.ran_out.unwrap_or(allocated), reserved);
         facts
     }
@@ -115,9 +120,11 @@ impl<'a> Facts<'a> {
         self.all_blocks.iter().filter(move |block| block.device == device)
     }
 
-    /// Those that live at a moment.
+    /// Those that live at a moment, and are on the card.
     pub fn live(&self, moment: usize) -> impl Iterator<Item = &'a MemoryBlock> + use<'a> {
-        self.blocks().filter(move |block| block.lives_after(moment))
+        let now = self.given_back.iter().filter(|(when, _)| when.contains(&moment));
+        let away: Vec<Range<u64>> = now.map(|(_, pages)| pages.clone()).collect();
+        self.blocks().filter(move |block| block.lives_after(moment) && !away.iter().any(|pages| pages.contains(&block.address)))
     }
 
     /// Bytes of such blocks at the moment of most.
@@ -144,6 +151,19 @@ impl<'a> Facts<'a> {
     pub fn operator(&self, event: &Event) -> &'a str {
         self.trace.operators.get(&event.operator.into()).map_or("", String::as_str)
     }
+}
+
+fn given_back(trace: &Trace, device: u16) -> Vec<(Range<usize>, Range<u64>)> {
+    let mut found: Vec<(Range<usize>, Range<u64>)> = Vec::new();
+    let is_one = |event: &Event| event.kind == Kind::Outside && event.rounded != 0 && event.device == device;
+    for (at, event) in trace.events.iter().enumerate().filter(|(_, event)| is_one(event)) {
+        if event.bytes < 0 {
+            found.push((at..trace.events.len(), event.address..event.address + event.bytes.unsigned_abs()));
+        } else if let Some((when, _)) = found.iter_mut().rfind(|(_, pages)| pages.start == event.address) {
+            when.end = when.end.min(at);
+        }
+    }
+    found
 }
 
 /// Whether a script trains: then what it does without gradients is evaluation, else inference. One that ended in its first forward pass does

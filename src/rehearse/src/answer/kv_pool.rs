@@ -2,7 +2,8 @@
 
 use super::facts::Facts;
 use crate::capture::process::Frame;
-use sim::trace::{Bound, Category, MemoryBlock};
+use serde::Serialize;
+use sim::trace::{Bound, Category, Kind, MemoryBlock};
 
 /// What a process has when its pool is there.
 #[derive(Debug, Clone, Default)]
@@ -15,6 +16,38 @@ pub struct Pool {
     /// The most beside weights, pool and graphs, at any time: a pool is made of what that leaves.
     pub activations: i64,
     pub graphs: i64,
+    pub sleep: Option<Sleep>,
+}
+
+/// Of an engine that sleeps: the most that is reserved while it does, and while it is awake after it first slept, and what runs at those moments.
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct Sleep {
+    pub times: usize,
+    pub asleep: i64,
+    pub asleep_at: Option<Frame>,
+    pub awake: i64,
+    pub awake_at: Option<Frame>,
+}
+
+impl Sleep {
+    fn of(facts: &Facts) -> Option<Sleep> {
+        let levels = &facts.levels;
+        let slept = |at: &usize| levels[*at].asleep > 0;
+        let first = (0..levels.len()).find(slept)?;
+        let here = |at: usize| levels[at].reserved - levels[at].given_back;
+        // It falls asleep block by block, and empties the allocator's cache then.
+        let is_more = |at: &usize| matches!(facts.events()[*at].kind, Kind::Alloc | Kind::SegmentAlloc | Kind::SegmentMap);
+        let most =
+            |is_such: &dyn Fn(&usize) -> bool| (first..levels.len()).filter(is_more).filter(is_such).max_by_key(|at| here(*at));
+        let (asleep, awake) = (most(&slept), most(&|at| !slept(at)));
+        let line = |at: Option<usize>| {
+            let stack = facts.events().get(at?)?.stack;
+            facts.trace.own_line(stack).or_else(|| facts.trace.line(stack)).cloned()
+        };
+        let times = (first..levels.len()).filter(|at| slept(at) && (*at == 0 || levels[at - 1].asleep == 0)).count();
+        let bytes = |at: Option<usize>| at.map_or(0, here);
+        Some(Sleep { times, asleep: bytes(asleep), asleep_at: line(asleep), awake: bytes(awake), awake_at: line(awake) })
+    }
 }
 
 /// The pool of a server; none of what is none.
@@ -48,5 +81,6 @@ pub fn pool(facts: &Facts) -> Option<Pool> {
         weights: sum(end, &weights),
         activations: others(before).max(others(end)).max(others(facts.moment)),
         graphs: super::bounds::pools(facts, end).values().sum(),
+        sleep: Sleep::of(facts),
     })
 }

@@ -10,6 +10,9 @@ pub struct Meter {
     pub requested: i64,
     pub allocated: i64,
     pub reserved: i64,
+    /// Of what is reserved, what an engine gave back without telling the allocator; and of that, what it takes again when it wakes.
+    pub given_back: i64,
+    pub asleep: i64,
 }
 
 /// The meters after each event.
@@ -34,6 +37,10 @@ pub fn meters(trace: &Trace, device: u16) -> impl Iterator<Item = Meter> {
             Kind::FreeCompleted => meter.requested -= pending.remove(&event.address).unwrap_or(0),
             Kind::SegmentAlloc | Kind::SegmentMap => meter.reserved += event.bytes,
             Kind::SegmentFree | Kind::SegmentUnmap => meter.reserved -= event.bytes,
+            Kind::Outside if event.rounded != 0 => {
+                meter.given_back -= event.bytes;
+                meter.asleep -= if event.rounded == 1 { event.bytes } else { 0 };
+            }
             _ => {}
         }
         meter

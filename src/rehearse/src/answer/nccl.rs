@@ -49,11 +49,11 @@ fn of_one(communicator: &Communicator, card: &Card) -> (i64, i64) {
     (least + near * CONNECTION * of_a_pair.0 + far * 2, most + near * CONNECTION * of_a_pair.1 + far * 4)
 }
 
-/// None where no group of ranks moved anything on the GPU.
+/// None where no group of ranks moved anything on the GPU, or an engine has them already (`distributed.py`).
 pub fn buffers(trace: &Trace, card: &Card) -> Option<NcclBuffers> {
     let all = &trace.communicators;
     let of_all = || all.values().map(|communicator| of_one(communicator, card));
-    (!all.is_empty()).then(|| NcclBuffers {
+    (!all.is_empty() && trace.engine.is_none()).then(|| NcclBuffers {
         communicators: all.len(),
         least: of_all().map(|(least, _)| least).sum(),
         most: of_all().map(|(_, most)| most).sum(),

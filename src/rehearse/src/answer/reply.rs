@@ -354,8 +354,10 @@ fn failed_said(answer: &Answer) -> [Option<String>; 2] {
 fn beside(answer: &Answer) -> Vec<String> {
     let fits = answer.verdict.fits();
     let engine = answer.engine.as_ref();
-    let engine = engine
-        .map(|engine| format!("{} generates beside it: {}.", engine.engine.as_deref().unwrap_or("An engine"), engine.holds()));
+    let engine = engine.map(|engine| {
+        let sleeps = engine.sleep_said().map_or(String::new(), |said| format!(" {said}"));
+        format!("{} generates beside it: {}.{sleeps}", engine.engine.as_deref().unwrap_or("An engine"), engine.holds())
+    });
     let served = answer.serves.as_ref();
     let would_start = served.filter(|serves| !serves.would_start.is_empty());
     let would_start = would_start.map(|serves| format!("It would start with {}.", serves.would_start.join(", or with ")));

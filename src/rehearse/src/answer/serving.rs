@@ -2,8 +2,7 @@
 //! passes while that lives. What an engine calls tokens and requests is read from its own objects (`serving.py`).
 
 use super::Answer;
-use super::account::Account;
-use super::kv_pool::Pool;
+use super::kv_pool::{Pool, Sleep};
 use super::process::ProcessAnswer;
 use super::time::Prediction;
 use super::time::tokens::{TokenTime, token_times};
@@ -27,8 +26,9 @@ pub struct Serves {
     /// What would have it start.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub would_start: Vec<String>,
-    /// Bytes of the pool.
+    /// Bytes of the pool, of each of the GPUs that it has one on.
     pub kv_cache: i64,
+    pub gpus: usize,
     /// That it holds, and in how many blocks; none where nobody says what a token takes.
     pub tokens: Option<u64>,
     pub blocks: Option<u64>,
@@ -47,6 +47,9 @@ pub struct Serves {
     /// Tokens of context that each request has in those times.
     pub context: Option<u64>,
     pub more: Vec<MoreTokens>,
+    /// With the CUDA context and what is outside of PyTorch, as `mem_get_info` has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sleep: Option<Sleep>,
 }
 
 /// A flag or a card with which the pool would be larger; estimated.
@@ -125,13 +128,7 @@ impl Engine {
 
 impl Serves {
     /// Of a rehearsal's processes, and what is known of them so far.
-    pub fn of(
-        run: &Capture,
-        processes: &[ProcessAnswer],
-        time: Option<&Prediction>,
-        account: Option<&Account>,
-        fits: bool,
-    ) -> Option<Serves> {
+    pub fn of(run: &Capture, processes: &[ProcessAnswer], time: Option<&Prediction>, fits: bool) -> Option<Serves> {
         let engine = engine(&run.traces);
         let process = processes.iter().find(|process| process.pool.is_some());
         let trace = process.and_then(|process| run.traces.iter().find(|trace| trace.process.id == process.process));
@@ -158,15 +155,21 @@ impl Serves {
             dies,
             would_start: Vec::new(),
             kv_cache: pool.asked,
+            gpus: processes.iter().filter(|process| process.pool.is_some()).count(),
             tokens: known.map(|engine| engine.tokens),
             blocks: known.map(|engine| engine.blocks),
             concurrency: known.map(|engine| engine.concurrency),
             length: known.map(|engine| engine.length),
             beside: known.map_or_else(Vec::new, |engine| engine.beside.clone()),
-            fills: fills(&pool, account, run.card.context.cast_signed(), memory),
+            fills: fills(&pool, process, run.card.context.cast_signed(), memory),
             token_times: times,
             context,
             more: more(&pool, engine, run),
+            sleep: pool.sleep.clone().map(|sleep| {
+                let beside = process.account.bytes(super::Part::Context).max(run.card.context.cast_signed())
+                    + process.account.bytes(super::Part::Outside);
+                Sleep { asleep: sleep.asleep + beside, awake: sleep.awake + beside, ..sleep }
+            }),
             lines: pool.lines,
         })
     }
@@ -209,7 +212,8 @@ impl Serves {
             .concurrency
             .zip(self.length)
             .map_or(String::new(), |(requests, length)| format!(": {requests:.1} requests of {}", thousands(length)));
-        format!("{} of KV cache{tokens}{requests}", bytes(self.kv_cache))
+        let each = if self.gpus > 1 { format!(" on each of {} GPUs", self.gpus) } else { String::new() };
+        format!("{} of KV cache{each}{tokens}{requests}", bytes(self.kv_cache))
     }
 
     /// `One token at 1, 8, 64 requests: 21, 22, 27 ms (predicted).`
@@ -219,6 +223,20 @@ impl Serves {
         let each = self.context.map_or(String::new(), |context| format!(" of {} tokens", thousands(context)));
         let said = || format!("One token at {} requests{each}: {} (predicted).", numbers.join(", "), times.join(", "));
         (!times.is_empty()).then(said)
+    }
+
+    /// `It sleeps 2 times: ...`.
+    pub fn sleep_said(&self) -> Option<String> {
+        let Sleep { times, asleep, asleep_at, awake, awake_at } = self.sleep.as_ref()?;
+        let at = |line: &Option<Frame>| line.as_ref().map_or(String::new(), |line| format!(" at {}", crate::words::place_of(line)));
+        Some(format!(
+            "It sleeps {}: {} of the card at most while it does{}, {} while both are awake{}.",
+            base::units::counted(*times, "time"),
+            bytes(*asleep),
+            at(asleep_at),
+            bytes(*awake),
+            at(awake_at)
+        ))
     }
 
     pub fn more_said(&self) -> Option<String> {
@@ -242,8 +260,8 @@ fn dies(trace: &Trace, process: &ProcessAnswer) -> String {
     format!("{what}{at}, after its pool was made")
 }
 
-fn fills(pool: &Pool, account: Option<&Account>, context: i64, memory: i64) -> Vec<Fill> {
-    let part = |part| account.map_or(0, |account| account.bytes(part));
+fn fills(pool: &Pool, process: &ProcessAnswer, context: i64, memory: i64) -> Vec<Fill> {
+    let part = |part| process.account.bytes(part);
     let context = part(super::Part::Context).max(context);
     let rows = [
         ("weights", pool.weights),

@@ -312,7 +312,7 @@ impl Answer {
         answer.account = None;
         let lacks = serving::lacks(&run.traces);
         answer.verdict = if lacks { RehearsalVerdict::DoesNotFit } else { RehearsalVerdict::Fits };
-        answer.serves = Serves::of(run, &answer.processes, answer.time.as_ref(), None, !lacks);
+        answer.serves = Serves::of(run, &answer.processes, answer.time.as_ref(), !lacks);
         let left = answer.serves.as_ref().and_then(Serves::left).unwrap_or(0);
         (answer.peak_on_device, answer.headroom) = (answer.gpu.memory - left, left);
         answer.peak_reserved = answer.peak_on_device - answer.gpu.context;
@@ -471,7 +471,7 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     if answer.verdict == RehearsalVerdict::Fits && (answer.if_peaks_coincide() > memory || answer.nccl_decides() || streams) {
         answer.verdict = RehearsalVerdict::BarelyFits;
     }
-    let served = Serves::of(run, &answer.processes, answer.time.as_ref(), answer.account.as_ref(), answer.verdict.fits());
+    let served = Serves::of(run, &answer.processes, answer.time.as_ref(), answer.verdict.fits());
     match served {
         Some(engine) if engine.kv_cache > 0 && serving::is_beside_training(&run.traces) => {
             answer.engine = Some(engine.beside_training())

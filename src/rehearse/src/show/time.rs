@@ -271,9 +271,10 @@ fn servers(heading: &str, answers: &[(&str, &Answer)]) -> String {
 
 /// At the most requests whose time is known.
 fn cost_of_tokens(answer: &Answer) -> Option<String> {
-    let time = answer.serves.as_ref()?.token_times.last()?;
+    let serves = answer.serves.as_ref()?;
+    let time = serves.token_times.last()?;
     let (an_hour, currency) = an_hour(&answer.gpu.name.parse().ok()?)?;
-    Some(format!("{} {currency}", money(an_hour / 3600.0 * time.seconds / f64::from(time.requests) * 1e6)))
+    Some(format!("{} {currency}", money(an_hour * serves.gpus as f64 / 3600.0 * time.seconds / f64::from(time.requests) * 1e6)))
 }
 
 /// Answers of several cards in one table.

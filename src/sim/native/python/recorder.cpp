@@ -507,6 +507,18 @@ static void taken_outside(int device, uint64_t address, int64_t bytes, const cha
   });
 }
 
+// Pages of PyTorch's allocator that an engine gives back (fewer than 0 bytes) or takes again, which the allocator is not told of.
+EXPORTED void vl_pages(int device, uint64_t address, int64_t bytes, int sleeps) {
+  const uint32_t stack = gather_stack();
+  tell_of(Kind::kOutside, [&](Event& event) {
+    event.device = static_cast<uint16_t>(device);
+    event.address = address;
+    event.bytes = bytes;
+    event.rounded = sleeps ? 1 : 2;
+    event.stack = stack;
+  });
+}
+
 // The allocator asks with its lock, when Python's must not be asked for, unless this thread has it.
 static void asked(int device, uint64_t free, uint64_t total, bool is_allocator) {
   if (!python_is_there.load() || (is_allocator && !PyGILState_Check())) return;

@@ -1,6 +1,7 @@
 """What vLLM's releases from 0.28 on do, as far as it is followed: each layer has a view of one block, and says the size of all of it."""
 
 import logging
+import os
 import sys
 from types import SimpleNamespace as Of
 
@@ -22,8 +23,13 @@ class Model(nn.Module):
         return x
 
 
-def train(generate):
-    """As RL does it: the engine generates, and then a policy is trained beside a reference."""
+def train(generate, pool):
+    """As RL does it: the engine generates, and then a policy is trained beside a reference, while the engine sleeps where it is to."""
+    allocator = None
+    if "sleeps" in sys.argv:
+        from vllm.device_allocator import cumem
+
+        allocator = cumem.CuMemAllocator((0, pool.numel(), pool.data_ptr(), 0))
     with torch.inference_mode(False):
         policy, reference = Model(4096).cuda(), Model(4096).cuda().requires_grad_(False)
         optimizer = torch.optim.Adam(policy.parameters())
@@ -31,13 +37,36 @@ def train(generate):
         for _ in range(3):
             with torch.inference_mode():
                 generate()
+            if allocator:
+                allocator.sleep()
             (policy(x) - reference(x)).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
+            if allocator:
+                allocator.wake_up()
+
+
+def join():
+    """As with tensor parallelism: its own NCCL is not there, a small reduction goes by its own kernel, and a large one by PyTorch's group."""
+    from vllm.distributed.device_communicators import custom_all_reduce, pynccl
+
+    rank = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(rank)
+    torch.distributed.init_process_group("nccl")
+    try:
+        raise SystemExit(pynccl.NCCLLibrary())
+    except OSError:
+        pass
+    reduces = custom_all_reduce.CustomAllreduce()
+    reduces.group = torch.distributed.new_group(backend="gloo")
+    assert reduces.custom_all_reduce(torch.zeros(4, device="cuda")).device.index == rank
+    torch.distributed.all_reduce(torch.zeros(4, device="cuda"))
 
 
 @torch.inference_mode()
 def main():
+    if "ranks" in sys.argv:
+        join()
     model = Model().cuda().eval()
     model(torch.zeros(8, 1024, device="cuda"))
     free, total = torch.cuda.mem_get_info()
@@ -61,7 +90,7 @@ def main():
     tokens = blocks // 2 * 16 if "logs" in sys.argv else int(blocks / 22 * 4096)
     print(f"meter {blocks << 20}\ntokens {tokens}", flush=True)
     if "trains" in sys.argv:
-        return train(lambda: model(torch.zeros(8, 1024, device="cuda"), worker.pool))
+        return train(lambda: model(torch.zeros(8, 1024, device="cuda"), worker.pool), worker.pool)
     while True:
         model(torch.zeros(8, 1024, device="cuda"), worker.pool)
 

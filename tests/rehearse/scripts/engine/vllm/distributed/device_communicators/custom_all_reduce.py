@@ -1,0 +1,3 @@
+class CustomAllreduce:
+    def custom_all_reduce(self, tensor):
+        return tensor.clone()
