@@ -97,6 +97,30 @@ fn an_engine_beside_a_training_is_no_server_and_each_model_is_named() {
     }
 }
 
+/// With no more than the engine itself says, and on the fewest cards.
+#[test]
+fn fit_finds_how_long_and_on_how_many_cards_an_engine_starts() {
+    let scene = engine();
+    let flags = ["fit", "--gpu", "rtx-4090", "--context", "--max-model-len {}"];
+    let (output, fits) = scene.ask(&flags, &["--max-model-len", "5000000"]);
+    let text = error(&output);
+    let (largest, tried) = (fits[0]["largest"].as_u64().unwrap_or_else(|| panic!("{text}")), fits[0]["tried"].as_array().unwrap());
+    assert!((3_000_000..5_000_000).contains(&largest) && tried.len() == 2, "{text}");
+    assert!(text.contains(&format!("With --max-model-len {largest} it has ")) && text.contains(" of KV cache"), "{text}");
+    // It says itself what it lacks, and starts with what it says.
+    let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], &["--max-model-len", "5000000"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(
+        error(&output).contains("DOES NOT START on rtx-4090: it ends before it has a KV cache: one request of"),
+        "{}",
+        error(&output)
+    );
+    assert_eq!(answer["serves"]["would_start"][0], format!("--max-model-len {largest}"));
+    let flags = ["fit", "--gpu", "rtx-4090", "--cards", "--tensor-parallel-size {}"];
+    let (output, fits) = scene.ask(&flags, &["--max-model-len", "9000000"]);
+    assert_eq!((&fits[0]["largest"], fits[0]["tried"].as_array().map(Vec::len)), (&Value::from(4), Some(3)), "{}", error(&output));
+}
+
 #[test]
 fn an_engine_that_sleeps_is_not_on_the_card_meanwhile() {
     let (output, answer) = engine().ask(&["rehearse", "--gpu", "rtx-4090"], &["trains", "sleeps"]);

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 /// Flags of `vramlab fit`.
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "vramlab fit [OPTIONS] <--batch 'FLAG {}'|--context 'FLAG {}'> -- COMMAND...",
+    override_usage = "vramlab fit [OPTIONS] <--batch 'FLAG {}'|--context 'FLAG {}'|--cards 'FLAG {}'> -- COMMAND...",
     after_help = "Exit status: 0 found, 1 the script failed, 2 there was nothing to rehearse, 3 not even 1 fits a GPU."
 )]
 pub struct FitOptions {
@@ -24,12 +24,16 @@ pub struct FitOptions {
     model: Option<String>,
 
     /// The command's flag for its batch size, as in '--batch-size {}'
-    #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, required_unless_present_any = ["context", "model"])]
+    #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, required_unless_present_any = ["context", "cards", "model"])]
     batch: Option<FlagTemplate>,
 
     /// The command's flag for its sequence length, as in '--seq-len {}'
     #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true)]
     context: Option<FlagTemplate>,
+
+    /// A server's flag for the cards that it is split over, as in '--tensor-parallel-size {}': the fewest of 1, 2, 4 and 8
+    #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true)]
+    cards: Option<FlagTemplate>,
 
     #[command(flatten)]
     said: SaidFlags,
@@ -53,7 +57,7 @@ pub fn fit(options: &FitOptions) -> Result<u8> {
     let on_card = |card: &Card| options.run.rehearsal(&command, *card, options.said.quiet);
     let rehearsals = cards(&options.run.gpu)?.iter().map(on_card).collect::<Result<Vec<Rehearsal>>>()?;
     let mut fits = Vec::new();
-    for (of, template) in [(Dimension::Batch, &batch), (Dimension::Context, &options.context)] {
+    for (of, template) in [(Dimension::Batch, &batch), (Dimension::Context, &options.context), (Dimension::Cards, &options.cards)] {
         if let Some(template) = template {
             fits.extend(rehearse::fit::fit(&rehearsals, of, template)?);
         }

@@ -1,15 +1,15 @@
 //! `vramlab fit`: the largest batch or context that fits a card, found by rehearsals: it fits, and the next one does not.
 
-use super::of_each;
 use super::replay::{self, AllocationTrace};
 use super::template::FlagTemplate;
+use super::{fit_server, of_each};
 use crate::answer::reply::short_failure;
 use crate::answer::time::Prediction;
-use crate::answer::{ProcessAnswer, RehearsalVerdict, answer, is_near, surely};
+use crate::answer::{Answer, ProcessAnswer, RehearsalVerdict, answer, is_near, surely};
 use crate::capture::session::ScriptFailed;
 use crate::run::executor::{Rehearsal, Variant};
 use crate::words::signed_or_dash;
-use anyhow::{Error, Result, anyhow, ensure};
+use anyhow::{Error, Result, anyhow, bail, ensure};
 use base::units::{Bytes, Seconds, significant};
 use serde::Serialize;
 use sim::cards::Card;
@@ -25,11 +25,17 @@ pub enum Dimension {
     Batch,
     /// Length of a sequence.
     Context,
+    /// Cards that a server is split over.
+    Cards,
 }
 
 impl fmt::Display for Dimension {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(if *self == Dimension::Batch { "batch" } else { "context" })
+        f.write_str(match self {
+            Dimension::Batch => "batch",
+            Dimension::Context => "context",
+            Dimension::Cards => "cards",
+        })
     }
 }
 
@@ -38,7 +44,7 @@ impl fmt::Display for Dimension {
 pub struct Fit {
     pub gpu: String,
     pub of: Dimension,
-    /// The largest that fits; 0 where not even 1 does.
+    /// The largest that fits, of cards the fewest; 0 where not even 1 does, or no number of cards.
     pub largest: u64,
     /// The largest that fits by more than the CUDA context, which is assumed, and what only a GPU adds can be wrong by; the same where
     /// `largest` does. None where that could not be found.
@@ -218,11 +224,21 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
         Ok(answer(&with_number(&rehearsal.on_a_large_card(), template, number).run_in_silence()?)?.peak_allocated)
     };
     let boundary_guess = |low, high| replay::largest(rehearsal, &courses.borrow(), low, high);
-    let first = now.unwrap_or(if of == Dimension::Context { FIRST_CONTEXT } else { FIRST });
-    let (largest, fitted_end) = search(first, room, boundary_guess, no_effect, |number| {
+    let first = match of {
+        Dimension::Cards => 1,
+        Dimension::Context => now.unwrap_or(FIRST_CONTEXT),
+        Dimension::Batch => now.unwrap_or(FIRST),
+    };
+    let server: RefCell<Option<Answer>> = RefCell::default();
+    let searched = search(first, room, boundary_guess, no_effect, |number| {
         let rehearsal = with_number(rehearsal, template, number);
         let run = rehearsal.run_in_silence()?;
         let answer = answer(&run)?;
+        if answer.serves.is_some() {
+            *server.borrow_mut() = Some(answer);
+            bail!("it is a server");
+        }
+        ensure!(of != Dimension::Cards, "cards are counted for servers alone; vramlab plan splits trainings over several");
         if limits.is_none() && answer.verdict.fits() {
             limits = Some(rehearsal.limits(&run, &answer));
         }
@@ -278,7 +294,11 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
         }
         let idle = worst.and_then(|w| Some(room - w.out_of_memory.as_ref()?.free - w.peak.bytes)).unwrap_or(0);
         Ok(Probe::OutOfMemory { idle: idle.max(0) })
-    })?;
+    });
+    if let Some(answer) = server.take() {
+        return fit_server::fit(rehearsal, of, template, (first, answer));
+    }
+    let (largest, fitted_end) = searched?;
     let ends_at = fitted_end.or(ends_at);
     let recommended = recommended(rehearsal, template, &courses.borrow(), largest);
     tried.sort_by_key(|tried| tried.number);
@@ -298,7 +318,7 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
     })
 }
 
-fn with_number(rehearsal: &Rehearsal, template: &FlagTemplate, number: u64) -> Rehearsal {
+pub(super) fn with_number(rehearsal: &Rehearsal, template: &FlagTemplate, number: u64) -> Rehearsal {
     let command = Some(template.with(&rehearsal.command, number));
     Rehearsal { variant: Variant { command, ..Variant::default() }, ..rehearsal.clone() }
 }
@@ -344,7 +364,7 @@ const FIRST: u64 = 4;
 /// Shorter sequences are padded by some kernels.
 const FIRST_CONTEXT: u64 = 256;
 /// No number larger than this is tried.
-const MOST: u64 = 1 << 24;
+pub(super) const MOST: u64 = 1 << 24;
 
 /// The largest number that fits into so many bytes; 0 where 1 does not fit; and from where on more makes no difference, where that is so for the
 /// script's data. Where it is for any number, `no_effect` is the error. `boundary_guess` says from two that fitted where it should be, between

@@ -2,6 +2,7 @@
 
 pub mod ci;
 pub mod fit;
+mod fit_server;
 pub mod needs;
 pub mod plan;
 pub mod preset;

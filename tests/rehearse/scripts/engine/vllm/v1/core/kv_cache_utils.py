@@ -8,7 +8,8 @@ def get_kv_cache_configs(config):
 
 
 def _check_enough_kv_cache_memory(available, needed, length, longest):
-    pass
+    if needed() > available:
+        raise ValueError("To serve at least one request")
 
 
 def get_max_concurrency_for_kv_cache_config(config, made):
