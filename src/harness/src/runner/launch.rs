@@ -73,7 +73,7 @@ impl Launcher {
 
     /// Starts a process for a pass; where its spec says so, it loads everything and then waits for its turn.
     pub fn start(&self, spec: &Spec) -> Result<Started<'_>> {
-        let mut command = command(self.program(&spec.cell), self.choice)?;
+        let mut command = command(self.program(&spec.cell), self.choice, spec.pass)?;
         if self.choice != DeviceChoice::Cpu {
             prepare_cuda(&mut command, spec.memory_limit, self.device_memory, spec.alloc_conf.as_deref());
         }

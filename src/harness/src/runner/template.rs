@@ -84,7 +84,7 @@ impl Templates {
         }
         let slot = self.of(program);
         if let ForkSlot::Empty = slot {
-            *slot = ForkTemplate::start(program, choice).map_or(ForkSlot::Unfit, ForkSlot::Ready);
+            *slot = ForkTemplate::start(program, choice, spec.pass).map_or(ForkSlot::Unfit, ForkSlot::Ready);
         }
         let ForkSlot::Ready(template) = slot else { return None };
         let copied = template.copy(spec);
@@ -125,8 +125,8 @@ pub fn suits(choice: DeviceChoice, spec: &Spec) -> bool {
 }
 
 impl ForkTemplate {
-    fn start(program: Program, choice: DeviceChoice) -> Result<ForkTemplate> {
-        let mut command = command(program, choice)?;
+    fn start(program: Program, choice: DeviceChoice, pass: Pass) -> Result<ForkTemplate> {
+        let mut command = command(program, choice, pass)?;
         if choice != DeviceChoice::Cpu {
             prepare_cuda(&mut command, None, None, None);
         }
