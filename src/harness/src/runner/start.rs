@@ -110,3 +110,22 @@ pub fn listen(stream: impl Read + Send + 'static) -> Receiver<String> {
     std::thread::spawn(move || BufReader::new(stream).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn untimed_passes_wait_without_spinning() {
+        let policy = |pass| {
+            let command = command(Program::Own, DeviceChoice::Cpu, pass).unwrap();
+            let set = command.get_envs().find(|(name, _)| *name == WAIT_POLICY);
+            set.and_then(|(_, value)| value).map(|value| value.to_string_lossy().into_owned())
+        };
+        let is_users = std::env::var_os(WAIT_POLICY).is_some();
+        for pass in [Pass::Check, Pass::Memory] {
+            assert_eq!(policy(pass), (!is_users).then(|| "passive".to_string()));
+        }
+        assert_eq!(policy(Pass::Time), None);
+    }
+}
