@@ -55,6 +55,16 @@ impl Launcher {
         Ok(started.finish(limit, limit < self.timeout))
     }
 
+    /// Starts the templates that these passes will have copied, as far as one fits them.
+    pub fn prepare(&self, passes: &[&Spec], templates: &mut Templates) {
+        for spec in passes {
+            templates.prepare(self.program(&spec.cell), spec, self.choice);
+            if spec.exchange.is_some() {
+                templates.prepare(self.program(&spec.cell.other_side()), spec, self.choice);
+            }
+        }
+    }
+
     /// Has the other side of a comparison write what a pass needs, where that is not there yet. Breaks with what becomes of the pass where it
     /// does not, or with nothing where Ctrl-C ended it.
     pub fn provide(&self, spec: &Spec, templates: &mut Templates) -> Result<ControlFlow<Option<PassRecord>>> {

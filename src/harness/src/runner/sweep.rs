@@ -143,6 +143,8 @@ struct Sweep<'a> {
     /// Passes that an earlier run had done.
     resumed: usize,
     exchanges: Exchanges,
+    /// Of untimed passes, for each that runs beside others. A template ends with the thread that started it, and these are needed again.
+    templates: Vec<Templates>,
 }
 
 impl<'a> Sweep<'a> {
@@ -159,6 +161,7 @@ impl<'a> Sweep<'a> {
             deadline: options.budget(setting.profile).map(|budget| began + budget),
             budget_ended: false,
             exchanges: Exchanges::default(),
+            templates: Vec::new(),
         }
     }
 
@@ -233,13 +236,17 @@ impl<'a> Sweep<'a> {
 
     /// Runs chains of passes, as many at a time as the machine has cores for.
     fn run_side_by_side(&mut self, chains: Vec<Vec<Spec>>, threads: u32, until: Option<Instant>) -> Result<()> {
+        let launcher = &self.setting.launcher;
+        let workers = launcher.choice.side_by_side(threads).min(chains.len());
+        let mut templates = std::mem::take(&mut self.templates);
+        templates.resize_with(templates.len().max(workers), Templates::default);
+        let all: Vec<&Spec> = chains.iter().flatten().collect();
+        templates.iter_mut().take(workers).for_each(|templates| launcher.prepare(&all, templates));
         let waiting = Mutex::new(chains.into_iter());
         let next = || waiting.lock().ok().and_then(|mut waiting| waiting.next());
         let is_over = || stopped() || until.is_some_and(|until| Instant::now() >= until);
-        let launcher = &self.setting.launcher;
         let (sender, records) = channel();
-        let work = |sender: Sender<Result<PassRecord>>| {
-            let mut templates = Templates::default();
+        let work = |templates: &mut Templates, sender: Sender<Result<PassRecord>>| {
             while let Some(chain) = next() {
                 let mut settled: Option<PlainCell> = None;
                 for spec in chain {
@@ -250,7 +257,7 @@ impl<'a> Sweep<'a> {
                         return;
                     }
                     // None where it was stopped.
-                    let Some(record) = launcher.run(&spec, &mut templates).transpose() else { return };
+                    let Some(record) = launcher.run(&spec, templates).transpose() else { return };
                     if record.as_ref().is_ok_and(settles) {
                         settled = Some(spec.cell);
                     }
@@ -261,13 +268,16 @@ impl<'a> Sweep<'a> {
             }
         };
         std::thread::scope(|scope| {
-            for _ in 0..launcher.choice.side_by_side(threads) {
+            for templates in templates.iter_mut().take(workers) {
                 let sender = sender.clone();
-                scope.spawn(|| work(sender));
+                let work = &work;
+                scope.spawn(move || work(templates, sender));
             }
             drop(sender);
             records.iter().try_for_each(|record| self.keep(record?))
-        })
+        })?;
+        self.templates = templates;
+        Ok(())
     }
 
     /// What a child is to be asked for; none where that is done, an earlier pass settled it, or it cannot be, which is recorded.

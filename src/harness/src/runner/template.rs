@@ -68,7 +68,7 @@ pub struct Templates {
 }
 
 #[derive(Debug, Default)]
-enum TemplateSlot {
+pub enum TemplateSlot {
     #[default]
     Empty,
     Ready(ForkTemplate),
@@ -77,8 +77,19 @@ enum TemplateSlot {
 }
 
 impl Templates {
-    /// Has a copy begin with a pass; none where it takes a process that is started anew. A template ends with the thread that called this.
+    /// Has a copy begin with a pass; none where it takes a process that is started anew. A template ends with the thread that started it.
     pub fn copy(&mut self, program: Program, spec: &Spec, choice: DeviceChoice) -> Option<Copied> {
+        let slot = self.prepare(program, spec, choice)?;
+        let TemplateSlot::Ready(template) = slot else { return None };
+        let copied = template.copy(spec);
+        if copied.is_err() {
+            *slot = TemplateSlot::Broken;
+        }
+        copied.ok()
+    }
+
+    /// Starts what a pass can be a copy of, where it is not there yet; none where it takes a process that is started anew.
+    pub fn prepare(&mut self, program: Program, spec: &Spec, choice: DeviceChoice) -> Option<&mut TemplateSlot> {
         if !suits(choice, spec) {
             return None;
         }
@@ -86,12 +97,7 @@ impl Templates {
         if let TemplateSlot::Empty = slot {
             *slot = ForkTemplate::start(program, choice, spec.pass).map_or(TemplateSlot::Broken, TemplateSlot::Ready);
         }
-        let TemplateSlot::Ready(template) = slot else { return None };
-        let copied = template.copy(spec);
-        if copied.is_err() {
-            *slot = TemplateSlot::Broken;
-        }
-        copied.ok()
+        Some(slot)
     }
 
     /// Waits until the copy of a program ends; fails where its template ended, and the copy with it.
