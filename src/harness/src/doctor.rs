@@ -75,7 +75,7 @@ fn meter_overhead() -> Result<(f64, Interval)> {
     let cpu = Cpu::new(None);
     tch::set_num_threads(1);
     let bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
-    let mut step = bench.set_up(&small_step, &PlainCell::new(Vec::new()))?;
+    let mut step = bench.set_up(&doctor_step, &PlainCell::new(Vec::new()))?;
     let mut timed = |metered: bool| {
         torch::use_cpu_meter(metered);
         // The first step after the change fills the other allocator's free lists.
@@ -102,7 +102,7 @@ fn meter_overhead() -> Result<(f64, Interval)> {
     Ok((median(&plain), overhead))
 }
 
-fn small_step(_: &PlainCell, bench: &Bench) -> Result<Step> {
+fn doctor_step(_: &PlainCell, bench: &Bench) -> Result<Step> {
     let model = Model::named("mlp-8x64", bench.device)?;
     let batch = model.batch(256);
     let mut optimizer = Sgd::default().build(&model.store, 1e-3)?;

@@ -62,7 +62,7 @@ impl fmt::Display for DeviceChoice {
 
 impl DeviceChoice {
     /// How many processes load libtorch at the same time before they are timed one by one.
-    pub(crate) fn loaded_together(self) -> usize {
+    pub(crate) fn preloaded_processes(self) -> usize {
         match self {
             DeviceChoice::Cpu => cores().clamp(1, 4),
             // Each would hold memory of the GPU.
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nvml_tells_is_taken_and_what_it_does_not_is_left_out() {
+    fn nvml_figures_are_optional() {
         let folder = tempfile::tempdir().unwrap();
         for (generation, link) in [(5, Some(63e9)), (0, None), (-1, None)] {
             let gpu = Gpu::shown_by(nvml(folder.path(), generation), 0).unwrap();

@@ -184,7 +184,7 @@ mod tests {
 
     /// Counts of Hugging Face and torchvision. BERT's are those of the encoder with its pooler, and the classifier's of two labels.
     #[test]
-    fn published_models_have_the_published_number_of_parameters_and_train() {
+    fn published_models_have_published_parameters() {
         let _turn = RANDOM.lock();
         for (name, published) in [
             ("resnet50", 25_557_032),

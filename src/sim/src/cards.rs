@@ -201,7 +201,7 @@ impl Default for Card {
 }
 
 /// Words that tell one card from another for nobody: its maker, its form, and memory's kind.
-const BESIDE: &str = "nvidia geforce tesla quadro rtx gtx gpu graphics card generation edition workstation server blackwell with max q ac sxm \
+const WORDS_BESIDE_A_NAME: &str = "nvidia geforce tesla quadro rtx gtx gpu graphics card generation edition workstation server blackwell with max q ac sxm \
                       sxm2 sxm3 sxm4 sxm5 sxm6 hbm3 hbm2e hbm3e";
 
 /// What is left of a card's name when it is written as others write it: `NVIDIA A100-SXM4-80GB`, `a100 80gb` and `a100-80g` are `a10080g`. And
@@ -209,8 +209,8 @@ const BESIDE: &str = "nvidia geforce tesla quadro rtx gtx gpu graphics card gene
 fn key(text: &str) -> (String, Option<u64>) {
     let lower = text.to_ascii_lowercase();
     let mut words: Vec<String> = Vec::new();
-    let is_beside = |word: &&str| word.is_empty() || BESIDE.split(' ').any(|each| each == *word);
-    for word in lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !is_beside(word)) {
+    let is_noise_word = |word: &&str| word.is_empty() || WORDS_BESIDE_A_NAME.split(' ').any(|each| each == *word);
+    for word in lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !is_noise_word(word)) {
         let word = ["nvidia", "geforce", "rtx", "gtx"].iter().fold(word, |word, before| word.strip_prefix(before).unwrap_or(word));
         let number =
             |end: &str| word.strip_suffix(end).filter(|digits| digits.parse::<u64>().is_ok()).map(|digits| format!("{digits}g"));
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clouds_machine_has_as_many_gpus_as_it_is_sold_with() {
+    fn cloud_machine_has_its_gpus() {
         let machines = "p5.48xlarge=8 P4d.24xlarge=8 p4de.24xlarge=8 p5.4xlarge=1 g5.xlarge=1 g5.12xlarge=4 g5.48xlarge=8 g4dn.12xlarge=4 \
                         g4dn.metal=8 p3.16xlarge=8 p3.2xlarge=1 g6.xlarge=1 g6e.48xlarge=8 a2-highgpu-1g=1 a2-highgpu-4g=4 a3-highgpu-8g=8 \
                         a2-megagpu-16g=16 g2-standard-4=1 g2-standard-96=8 Standard_ND96amsr_A100_v4=8 Standard_NC24ads_A100_v4=1 \
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_several_cards_is_asked_back() {
+    fn ambiguous_card_is_an_error() {
         let refused = |text: &str| text.parse::<Card>().unwrap_err();
         assert!(
             refused("a100").contains("which is it of a100-40g, a100-80g, a100-pcie-40g, a100-pcie-80g?"),
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_for_an_unknown_card_names_those_there_are() {
+    fn unknown_card_error_lists_cards() {
         for text in ["rtx-9999", "", "lots", "-1", "4444", "24 parsecs"] {
             let error = text.parse::<Card>().unwrap_err();
             assert!(error.contains("`vramlab gpus` lists") && error.contains("24GiB"), "{error}");

@@ -116,7 +116,7 @@ listed! {
 }
 
 /// Of [`Kind::Ended`]: another step is made to count its operations, by what holds tensors for longer.
-const OURS_FOLLOWS: i64 = 2;
+const OWN_STEP_FOLLOWS: i64 = 2;
 
 listed! {
     /// What a script is at.
@@ -282,7 +282,7 @@ pub fn read(path: &Path, streams: &mut Vec<u64>) -> Result<Vec<Event>> {
             Ok(()) => {
                 let event = Event::read(&record, streams).filter(Event::is_possible);
                 match event.with_context(|| format!("its record {} is damaged", events.len() + 1))? {
-                    event if event.kind == Kind::Ended && event.bytes == OURS_FOLLOWS => break,
+                    event if event.kind == Kind::Ended && event.bytes == OWN_STEP_FOLLOWS => break,
                     event if event.kind == Kind::Ended => end = end.or(Some(events.len())),
                     event => events.push(event),
                 }
@@ -292,7 +292,7 @@ pub fn read(path: &Path, streams: &mut Vec<u64>) -> Result<Vec<Event>> {
         }
     }
     if let Some(end) = end.filter(|end| *end < events.len()) {
-        let end = own_end(&events, end);
+        let end = end_of_script(&events, end);
         events.truncate(end);
     }
     ensure!(u32::try_from(events.len()).is_ok(), "it has more than four billion events; rehearse fewer steps");
@@ -301,7 +301,7 @@ pub fn read(path: &Path, streams: &mut Vec<u64>) -> Result<Vec<Event>> {
 
 /// Where the script's own events end, of which `end` are from before it was ended. What is torn down does not count; but what it does at its end
 /// may take more than was ever taken before, or more than there is.
-fn own_end(events: &[Event], end: usize) -> usize {
+fn end_of_script(events: &[Event], end: usize) -> usize {
     let mut live: HashMap<u64, i64> = HashMap::new();
     // By device, what is allocated and was at most.
     let mut levels: HashMap<u16, (i64, i64)> = HashMap::new();
@@ -421,7 +421,7 @@ impl MemoryBlock {
         (self.completed != NEVER).then_some(self.completed as usize)
     }
 
-    pub fn lives_after(&self, event: usize) -> bool {
+    pub fn is_live_after(&self, event: usize) -> bool {
         self.made() <= event && self.freed().is_none_or(|freed| freed > event)
     }
 }
@@ -500,12 +500,12 @@ pub fn blocks(events: &[Event]) -> Vec<MemoryBlock> {
             block.bound = Bound::FrozenWeight;
         }
     }
-    widen_caches(&mut blocks, events);
+    widen_vendor_caches(&mut blocks, events);
     blocks
 }
 
 /// The last pass adds to a cache that nobody is given any more.
-fn widen_caches(blocks: &mut [MemoryBlock], events: &[Event]) {
+fn widen_vendor_caches(blocks: &mut [MemoryBlock], events: &[Event]) {
     let place = |block: &MemoryBlock| (events[block.made()].stack, events[block.made()].operator);
     let caches: HashSet<(u32, u16)> = blocks
         .iter()

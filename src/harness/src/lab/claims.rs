@@ -1,7 +1,7 @@
 //! Claims, published figures and pictures beside the grid that answers them, and the rules by which they are judged.
 
 use super::levels::{Cell, Has, Level, Many};
-use super::selection::{NO_CELL, Selecting};
+use super::selection::{NO_CELL, SelectCells};
 use record::protocol::{Metric, NOISE, PEAK, PlainCell, Platform, REPRODUCES, Select, TIME};
 use record::rules::{
     AgreementRule, Bound, ExponentRule, FalseAlarmsRule, FrequencyRule, Pick, PickedRule, PlainRule, RatioRule, RecordedFigure,
@@ -95,7 +95,7 @@ pub fn growth<C>(metric: Metric) -> Rule<C> {
 
 /// Whether the metric's ratio to its baseline grows along a number: Spearman's rank correlation; [`Rule::along`] says which.
 pub fn trend<C>(metric: Metric) -> Rule<C> {
-    trending(metric, false)
+    trend_rule(metric, false)
 }
 
 /// Of the cells that differ in the compared factor alone, the one with the lowest metric, over the highest of those of [`Rule::over`].
@@ -114,10 +114,10 @@ fn picked<C>(metric: Metric, pick: Pick) -> Rule<C> {
 
 /// Whether what is saved against the baseline, in the metric's own unit, grows along a number; [`Rule::along`] says which.
 pub fn saved_trend<C>(metric: Metric) -> Rule<C> {
-    trending(metric, true)
+    trend_rule(metric, true)
 }
 
-fn trending<C>(metric: Metric, saved: bool) -> Rule<C> {
+fn trend_rule<C>(metric: Metric, saved: bool) -> Rule<C> {
     rule(&[metric], move |Terms { metric, along, of, confirm, refute, .. }| TrendRule { metric, along, of, confirm, refute, saved })
 }
 
@@ -234,7 +234,7 @@ impl<C: Cell> Rule<C> {
     }
 
     /// The rule as plain data, over the cells of its grid; or what it lacks.
-    pub(super) fn plain(&self, cells: &[C], select: Selecting) -> Result<PlainRule, &'static str> {
+    pub(super) fn plain(&self, cells: &[C], select: SelectCells) -> Result<PlainRule, &'static str> {
         let of = chosen(&self.of, cells);
         if of.is_empty() {
             return Err("is about no cell that is planned");
@@ -258,7 +258,7 @@ impl<C: Cell> Rule<C> {
 
 /// What somebody says, in our words, or a figure that somebody published, as its source gives it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Stated {
+pub(super) struct Statement {
     pub id: String,
     pub from: String,
     pub text: String,
@@ -270,7 +270,7 @@ pub(super) struct Stated {
 
 /// What is stated, and what judges it.
 pub struct ClaimDef<R> {
-    pub(super) stated: Stated,
+    pub(super) stated: Statement,
     pub(super) rules: Vec<R>,
     pub(super) changed: Option<&'static str>,
     /// The rules without what was changed after a look.
@@ -282,7 +282,7 @@ pub type Claim<C> = ClaimDef<Rule<C>>;
 impl<C: Cell> Claim<C> {
     /// `from` names the guides that make the claim, by number.
     pub fn new(id: &str, from: &str, text: &str) -> Self {
-        let stated = Stated { id: id.into(), from: from.into(), text: text.into(), ..Stated::default() };
+        let stated = Statement { id: id.into(), from: from.into(), text: text.into(), ..Statement::default() };
         ClaimDef { stated, rules: Vec::new(), changed: None, before: Vec::new() }
     }
 
@@ -294,7 +294,7 @@ impl<C: Cell> Claim<C> {
     /// A figure that someone published, as its source gives it.
     pub fn published(id: &str, source: &str, figure: &str) -> Self {
         let claim = Self::new(id, source, figure);
-        ClaimDef { stated: Stated { is_published: true, ..claim.stated }, ..claim }
+        ClaimDef { stated: Statement { is_published: true, ..claim.stated }, ..claim }
     }
 
     /// Whose figures may carry a verdict; else those that [`Grid::judged_on`](super::Grid::judged_on) names, or, where it names none,

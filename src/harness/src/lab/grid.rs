@@ -1,10 +1,10 @@
 //! A grid: the cells of one kind, what runs them, what each must show, and what they answer.
 
-use super::claims::{Claim, ClaimDef, Rule, Stated};
+use super::claims::{Claim, ClaimDef, Rule, Statement};
 use super::levels::{Cell, FactorText, Has, Level};
 use super::metrics;
 use super::plots::{Plot, bars};
-use super::selection::{Selecting, written};
+use super::selection::{SelectCells, written};
 use crate::measure::{Bench, Step};
 use anyhow::Result;
 use base::order::{distinct, grouped};
@@ -311,7 +311,7 @@ impl<C: Cell> Grid<C> {
 
 /// What grids say, without their types.
 #[derive(Default)]
-pub(super) struct Said {
+pub(super) struct GridTexts {
     pub factors: Vec<FactorText>,
     pub grids: Vec<PlainGrid>,
     pub checks: Vec<protocol::Check>,
@@ -327,7 +327,7 @@ pub(super) struct Said {
 pub(super) trait AnyGrid: Any {
     fn plain_cells(&self) -> Vec<PlainCell>;
     /// Adds what the grid has to say; `select` writes a set of cells down.
-    fn say(&self, select: Selecting, said: &mut Said);
+    fn say(&self, select: SelectCells, said: &mut GridTexts);
     /// Sets up a planned cell; none where the grid plans no such cell.
     fn step_of(&self, cell: &PlainCell, bench: &Bench) -> Option<Result<Step>>;
 }
@@ -337,7 +337,7 @@ impl<C: Cell> AnyGrid for Grid<C> {
         self.cells().map(|cell| cell.plain()).collect()
     }
 
-    fn say(&self, select: Selecting, said: &mut Said) {
+    fn say(&self, select: SelectCells, said: &mut GridTexts) {
         let mut mistake = |what: &str| said.mistakes.push(format!("grid '{}' {what}", self.name));
         let cells: Vec<C> = self.cells().collect();
         if self.compared.is_none() {
@@ -375,7 +375,7 @@ impl<C: Cell> AnyGrid for Grid<C> {
         for ClaimDef { stated, rules, changed, before } in &self.claims {
             let (rules, before) = (plain(&stated.id, rules), plain(&stated.id, before));
             let judged_on = if stated.judged_on.is_empty() { &self.judged_on } else { &stated.judged_on };
-            let stated = Stated { judged_on: judged_on.clone(), ..stated.clone() };
+            let stated = Statement { judged_on: judged_on.clone(), ..stated.clone() };
             said.claims.push(ClaimDef { stated, rules, changed: *changed, before });
         }
         for (id, rule) in &self.answers {

@@ -335,7 +335,7 @@ mod tests {
     cell! { Small { model: ModelName, form: Form, k: K } }
 
     #[test]
-    fn the_labs_own_factors_have_the_names_that_the_runner_goes_by() {
+    fn runner_knows_factors_of_the_lab() {
         let names = [By::factor(), DeviceMemory::factor(), AllocConf::factor(), Threads::factor(), Dtype::factor()];
         assert_eq!(names, [BY, DEVICE_MEMORY, ALLOC_CONF, THREADS, DTYPE]);
         let cell = |by| PlainCell::new(vec![(BY.to_string(), Level::text(&by))]);

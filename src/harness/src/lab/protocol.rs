@@ -1,7 +1,7 @@
 //! A protocol: one experiment, from its question to its threats, and how it becomes the plain data that results keep.
 
-use super::claims::{ClaimDef, Stated};
-use super::grid::{AnyGrid, Grid, Said};
+use super::claims::{ClaimDef, Statement};
+use super::grid::{AnyGrid, Grid, GridTexts};
 use super::levels::{Cell, FactorText, Level, Many};
 use super::selection::written;
 use crate::measure::{Bench, Step};
@@ -86,10 +86,10 @@ impl Protocol {
         all.sort();
         all.dedup();
         let select = |cells: &[PlainCell]| written(cells, &all);
-        let mut said = Said::default();
+        let mut said = GridTexts::default();
         self.grids.iter().for_each(|grid| grid.say(&select, &mut said));
         let factors = factors(said.factors, &said.grids, &mut said.mistakes);
-        let Said { grids, checks, claims: mut stated, mut mistakes, .. } = said;
+        let GridTexts { grids, checks, claims: mut stated, mut mistakes, .. } = said;
         for (id, part) in said.answers {
             match stated.iter_mut().find(|claim| claim.stated.id == id) {
                 Some(claim) => claim.rules.push(part),
@@ -102,7 +102,7 @@ impl Protocol {
         let is_counted = |name: &str| metrics.iter().any(|metric| metric.name == name && metric.pass == Pass::Memory);
         let (mut claims, mut published) = (Vec::new(), Vec::new());
         for ClaimDef { stated, rules, changed, before } in stated {
-            let Stated { id, from, text, mut judged_on, about_the_lab, is_published, setup } = stated;
+            let Statement { id, from, text, mut judged_on, about_the_lab, is_published, setup } = stated;
             if is_published {
                 if judged_on.is_empty() {
                     judged_on.push(Platform::Gpu);

@@ -5,7 +5,7 @@ use record::protocol::{PlainCell, selects};
 use std::collections::BTreeSet;
 
 /// How a set of cells is written down.
-pub type Selecting<'a> = &'a dyn Fn(&[PlainCell]) -> String;
+pub type SelectCells<'a> = &'a dyn Fn(&[PlainCell]) -> String;
 
 /// The selection of no cell at all.
 pub const NO_CELL: &str = "none";

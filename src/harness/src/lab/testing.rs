@@ -19,9 +19,9 @@ const BENCH: Bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed:
 
 /// The random state and the meter are the process's, so what tests run takes turns; it computes with one thread, as a check does.
 pub fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     tch::set_num_threads(1);
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What came of a check.
@@ -164,12 +164,12 @@ macro_rules! python_test {
 /// The simulated GPU for a test. A process is dry from its start, so the test of this name runs again in a child: the device is given
 /// there, and none here, when the child has passed.
 pub fn dry(test: &str) -> Option<Dry> {
-    const INSIDE: &str = "VRAMLAB_TEST_IS_DRY";
-    if std::env::var_os(INSIDE).is_some() {
+    const IN_CHILD: &str = "VRAMLAB_TEST_IS_DRY";
+    if std::env::var_os(IN_CHILD).is_some() {
         return Some(Dry::open().expect("the simulated GPU opens"));
     }
     let mut child = Command::new(std::env::current_exe().expect("a test knows its program"));
-    child.args([test, "--exact", "--nocapture"]).env(INSIDE, "1").env_remove("PYTORCH_ALLOC_CONF");
+    child.args([test, "--exact", "--nocapture"]).env(IN_CHILD, "1").env_remove("PYTORCH_ALLOC_CONF");
     // As a process that measures on the CPU hides real GPUs.
     child.env("CUDA_VISIBLE_DEVICES", "");
     dry::prepare(&mut child, 24 << 30).expect("the simulated GPU is there");

@@ -113,7 +113,7 @@ fn outcome(prepare: SetUp, cell: &PlainCell, bench: &Bench) -> Result<Vec<Quanti
     let mut step = bench.set_up(prepare, cell)?;
     let mut probe = Probe::comparing();
     step.run(&mut probe)?;
-    Ok(probe.take_compared())
+    Ok(probe.take_outcome())
 }
 
 /// Puts an outcome against the relation that is expected of it.
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_may_sample_figures_of_its_own_and_set_its_timing() {
+    fn step_samples_figures_and_sets_timing() {
         let of = |found: &Found| -> Vec<(u32, f64)> {
             found.samples.iter().filter(|s| s.metric == "steps").map(|s| (s.sample, s.value)).collect()
         };
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn power_is_that_of_the_sample_and_what_throttles_in_it_marks_it() {
+    fn sample_has_its_power_and_throttling() {
         let fake = Fake::default();
         let calls = Shared::new(0);
         let conditions = || {
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_of_nothing_but_throttled_samples_is_invalid() {
+    fn throttled_cell_is_invalid() {
         let clock = Fake::default();
         let mut step = clock.steps_of(&[0.01]);
         let hot =

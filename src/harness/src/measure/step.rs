@@ -225,7 +225,7 @@ impl<'a> Probe<'a> {
     }
 
     /// Takes what the last step gave to compare.
-    pub(super) fn take_compared(&mut self) -> Vec<Quantity> {
+    pub(super) fn take_outcome(&mut self) -> Vec<Quantity> {
         self.compared.as_mut().map(std::mem::take).unwrap_or_default()
     }
 

@@ -1,7 +1,7 @@
 //! Runs every experiment, one after the other, and says what came of it.
 
 use super::start::{interruptible, stopped};
-use super::summary::{JudgedClaim, Look, RunAllContext, RunSummary, Share};
+use super::summary::{JudgedClaim, RunAllContext, RunSummary, Share, Stage};
 use super::{INTERRUPTED, Options, experiments};
 use crate::machine::DeviceChoice;
 use anyhow::{Context, Result, bail, ensure};
@@ -45,7 +45,7 @@ pub const GUIDED: [&str; 20] = [
 ];
 
 /// An experiment that was cut short is gone on with, as long as there is more time left than it takes to start everything again.
-const WORTH_ANOTHER_TURN: Duration = Duration::from_secs(10);
+const LEAST_TURN: Duration = Duration::from_secs(10);
 
 /// What became of one experiment.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ struct ExperimentTurn {
     /// Its exit status; none where it has not run.
     code: Option<u8>,
     /// The last look that it had.
-    look: Option<Look>,
+    look: Option<Stage>,
     /// Whether all that decides the guides' claims here is measured.
     decided: bool,
     /// What came of it; none where it could not run, or has no cell that is wanted.
@@ -116,11 +116,11 @@ pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<O
     let weights = weights(&results, device.platform());
     // The first turn is everybody's; what is left after it is for those who were cut short.
     loop {
-        let mut looks = [Look::Guided, Look::First, Look::Again].into_iter();
+        let mut looks = [Stage::Guided, Stage::First, Stage::Again].into_iter();
         let Some(look) = looks.find(|look| turns.iter().any(|turn| turn.wants(*look))) else { break };
         let waiting: Vec<usize> = (0..turns.len()).filter(|turn| turns[*turn].wants(look)).collect();
         let began = waiting.iter().any(|turn| turns[*turn].look == Some(look));
-        if left().is_zero() || (began && left() < WORTH_ANOTHER_TURN) {
+        if left().is_zero() || (began && left() < LEAST_TURN) {
             break;
         }
         // In seconds, with what every experiment takes; the same for all where nothing is known.
@@ -133,7 +133,7 @@ pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<O
             }
             // What guides claim is completed before the next begins: a claim that is half measured is worth nothing.
             let share = weighed[position] / weighed[position..].iter().sum::<f64>();
-            let own = (left * if look == Look::Guided { 1.0 } else { share }).max(1.0);
+            let own = (left * if look == Stage::Guided { 1.0 } else { share }).max(1.0);
             let share = Share { before: start.elapsed().as_secs_f64(), own, after: (left - own).max(0.0) };
             let within = RunAllContext { summary: scratch.path().join("summary.json"), share, look };
             turns[*next].run(options, flags, &results, &within)?;
@@ -170,15 +170,15 @@ fn weights(results: &Path, platform: Platform) -> BTreeMap<&'static str, f64> {
 
 impl ExperimentTurn {
     /// Whether a look would bring it further: it has not had that one, or a budget cut it short and it came further the last time.
-    fn wants(&self, look: Look) -> bool {
+    fn wants(&self, look: Stage) -> bool {
         let goes_on = self.went_on && self.summary.as_ref().is_some_and(|summary| summary.lacking > 0);
         if self.code.is_some() && self.summary.is_none() {
             return false;
         }
         match look {
-            Look::Guided if !GUIDED.contains(&self.name) => false,
-            Look::Guided | Look::First => self.look < Some(look) || (self.look == Some(look) && goes_on),
-            Look::Again => self.look < Some(look) && self.summary.as_ref().is_some_and(|summary| summary.is_open),
+            Stage::Guided if !GUIDED.contains(&self.name) => false,
+            Stage::Guided | Stage::First => self.look < Some(look) || (self.look == Some(look) && goes_on),
+            Stage::Again => self.look < Some(look) && self.summary.as_ref().is_some_and(|summary| summary.is_open),
         }
     }
 

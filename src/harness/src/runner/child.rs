@@ -62,7 +62,7 @@ fn pass(prepare: SetUp, spec: &Spec) -> Result<Found> {
         // Whether it is kept depends on what else a program keeps there, which is not what the two sides are compared in.
         ensure!(keep_heap(), "malloc does not keep what is freed, and both sides of a comparison must do the same");
     }
-    if spec.hand_over {
+    if spec.writes_for_other_side {
         let files = spec.exchange.as_ref().context("a start is handed over by a file")?;
         shared_tensors::write_start(&bench.set_up(prepare, &spec.cell)?, &files.start)?;
         return Ok(Found::ok(Vec::new()));
@@ -71,7 +71,7 @@ fn pass(prepare: SetUp, spec: &Spec) -> Result<Found> {
     match (spec.pass, choice) {
         (Pass::Check, DeviceChoice::FakeCuda(_)) => {
             measure::smoke_check(expected()?, prepare, &[&spec.baseline, &spec.cell], &bench)?;
-            Ok(without_figures())
+            Ok(passed_without_figures())
         }
         (Pass::Check, _) => match &spec.exchange {
             Some(files) => {
@@ -89,7 +89,7 @@ fn pass(prepare: SetUp, spec: &Spec) -> Result<Found> {
         }
         (Pass::Time, DeviceChoice::FakeCuda(_)) => {
             measure::smoke_time(&mut bench.set_up(prepare, &spec.cell)?)?;
-            Ok(without_figures())
+            Ok(passed_without_figures())
         }
         (Pass::Time, _) => {
             let mut step = bench.set_up(prepare, &spec.cell)?;
@@ -105,7 +105,7 @@ fn pass(prepare: SetUp, spec: &Spec) -> Result<Found> {
 }
 
 /// What comes of a check or of a time pass where no figure of it is one.
-fn without_figures() -> Found {
+fn passed_without_figures() -> Found {
     let reason = "ran on a simulated GPU in the place of a real one, which gives no figures".to_string();
     Found { samples: Vec::new(), status: Status::Skipped, reason }
 }

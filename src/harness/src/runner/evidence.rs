@@ -50,7 +50,7 @@ pub struct EvidenceOptions {
 
 /// What a program of an experiment is asked.
 #[derive(Debug, Serialize, Deserialize)]
-struct Asked {
+struct WitnessRequest {
     revision: u32,
     /// Cells, with the witness of before, which may be empty.
     cells: Vec<(PlainCell, String)>,
@@ -58,7 +58,7 @@ struct Asked {
 
 /// A line of its answer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Told {
+struct WitnessRow {
     cell: PlainCell,
     /// Empty where today's program has no such cell, as `difference` says.
     witness: String,
@@ -71,7 +71,8 @@ struct Told {
 pub fn tell(protocol: &PlainProtocol, options: &super::Options, file: &Path) -> Result<u8> {
     interruptible()?;
     let text = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
-    let asked: Asked = serde_json::from_slice(&text).with_context(|| format!("{} is for the lab's own use", file.display()))?;
+    let asked: WitnessRequest =
+        serde_json::from_slice(&text).with_context(|| format!("{} is for the lab's own use", file.display()))?;
     let simulated = DeviceChoice::Dry(Card::of_size(MEMORY));
     let python = asked.cells.iter().any(|(cell, _)| cell.is_reference()).then(|| Python::find(&protocol.name)).transpose()?;
     let launcher =
@@ -79,8 +80,8 @@ pub fn tell(protocol: &PlainProtocol, options: &super::Options, file: &Path) -> 
     let launchers = [launcher(simulated), launcher(DeviceChoice::Cpu)];
     let (mut templates, mut exchanges) = ([Templates::default(), Templates::default()], Exchanges::default());
     for (cell, known) in asked.cells {
-        let mut of = |known: &str| -> Result<Option<Told>> {
-            let told = |witness: &str, difference: &str| Told {
+        let mut of = |known: &str| -> Result<Option<WitnessRow>> {
+            let told = |witness: &str, difference: &str| WitnessRow {
                 cell: cell.clone(),
                 witness: witness.to_string(),
                 difference: difference.to_string(),
@@ -107,7 +108,7 @@ pub fn tell(protocol: &PlainProtocol, options: &super::Options, file: &Path) -> 
                 baseline: grid.baseline_of(&cell),
                 expected: None,
                 exchange: grid.is_shared().then(|| exchanges.files(&cell)).transpose()?,
-                hand_over: false,
+                writes_for_other_side: false,
                 waits: false,
                 anew: false,
                 reference: cell.is_reference().then(|| for_reference(threads)).transpose()?,
@@ -118,7 +119,7 @@ pub fn tell(protocol: &PlainProtocol, options: &super::Options, file: &Path) -> 
             let record = launchers[at].run(&spec, &mut templates[at])?;
             Ok(record.map(|record| match (record.status, record.reason.split_once('|')) {
                 (Status::Ok, Some((witness, difference))) => told(witness, difference),
-                (status, _) => Told { failed: format!("{status}: {}", record.reason), ..told("", "") },
+                (status, _) => WitnessRow { failed: format!("{status}: {}", record.reason), ..told("", "") },
             }))
         };
         let Some(mut made) = of(&known)? else { return Ok(INTERRUPTED) };
@@ -229,7 +230,7 @@ fn compare<'a>(
     if asked.is_empty() {
         return Ok(outcome);
     }
-    for Told { cell, witness, difference, failed } in ask(method, asked)? {
+    for WitnessRow { cell, witness, difference, failed } in ask(method, asked)? {
         if !failed.is_empty() {
             println!("{method}, {cell}: no witness here: {failed}");
             continue;
@@ -254,11 +255,14 @@ fn compare<'a>(
 }
 
 /// What the program of a method tells of cells.
-fn ask(method: &Method, cells: Vec<(PlainCell, String)>) -> Result<Vec<Told>> {
+fn ask(method: &Method, cells: Vec<(PlainCell, String)>) -> Result<Vec<WitnessRow>> {
     let mut file = tempfile::NamedTempFile::new().context("making a file for the cells that are asked for")?;
-    serde_json::to_writer(&mut file, &Asked { revision: method.revision, cells })?;
+    serde_json::to_writer(&mut file, &WitnessRequest { revision: method.revision, cells })?;
     file.flush()?;
-    let output = program(&method.experiment)?.arg("--witness").arg(file.path()).stderr(Stdio::inherit()).output();
+    // What a product in 16 bits allocates on a CPU depends on its instructions: these are every machine's.
+    let mut command = program(&method.experiment)?;
+    command.env("ONEDNN_MAX_CPU_ISA", "AVX2").env("ATEN_CPU_CAPABILITY", "avx2");
+    let output = command.arg("--witness").arg(file.path()).stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("starting {}", method.experiment))?;
     ensure!(output.status.success(), "{} ended with {}", method.experiment, output.status);
     let lines = String::from_utf8(output.stdout)?;

@@ -20,8 +20,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How many times the usual a pass may take among all experiments, and what is taken for the usual at least, in seconds.
-const TOO_LONG: f64 = 10.0;
-const LEAST_USUAL: f64 = 2.0;
+const TIMES_THE_USUAL: f64 = 10.0;
+const LEAST_USUAL_SECONDS: f64 = 2.0;
 
 /// How the reason of a pass begins that took that long.
 pub const LEFT_OUT: &str = "left out for the others' sake";
@@ -55,6 +55,16 @@ impl Launcher {
         Ok(started.finish(limit, limit < self.timeout))
     }
 
+    /// Starts the templates that these passes will have copied, as far as one fits them.
+    pub fn prepare(&self, passes: &[&Spec], templates: &mut Templates) {
+        for spec in passes {
+            templates.prepare(self.program(&spec.cell), spec, self.choice);
+            if spec.exchange.is_some() {
+                templates.prepare(self.program(&spec.cell.other_side()), spec, self.choice);
+            }
+        }
+    }
+
     /// Has the other side of a comparison write what a pass needs, where that is not there yet. Breaks with what becomes of the pass where it
     /// does not, or with nothing where Ctrl-C ended it.
     pub fn provide(&self, spec: &Spec, templates: &mut Templates) -> Result<ControlFlow<Option<PassRecord>>> {
@@ -68,12 +78,14 @@ impl Launcher {
     /// How long a pass may take: one that takes ten times the usual is left out, so that what comes after it has its turn.
     pub fn limit(&self, spec: &Spec) -> Duration {
         let usual = self.usual.get(&(spec.cell.clone(), spec.pass));
-        usual.map_or(self.timeout, |usual| Duration::from_secs_f64(TOO_LONG * usual.max(LEAST_USUAL)).min(self.timeout))
+        usual.map_or(self.timeout, |usual| {
+            Duration::from_secs_f64(TIMES_THE_USUAL * usual.max(LEAST_USUAL_SECONDS)).min(self.timeout)
+        })
     }
 
     /// Starts a process for a pass; where its spec says so, it loads everything and then waits for its turn.
     pub fn start(&self, spec: &Spec) -> Result<Started<'_>> {
-        let mut command = command(self.program(&spec.cell), self.choice)?;
+        let mut command = command(self.program(&spec.cell), self.choice, spec.pass)?;
         if self.choice != DeviceChoice::Cpu {
             prepare_cuda(&mut command, spec.memory_limit, self.device_memory, spec.alloc_conf.as_deref());
         }
@@ -154,8 +166,8 @@ impl<'a> Started<'a> {
                     Err(e) => end = Some((Status::Error, format!("a row that nobody understands ({e}): {line}"))),
                 },
                 Err(RecvTimeoutError::Disconnected) => break None,
-                Err(RecvTimeoutError::Timeout) if stopped() => break Some(Cut::Interrupted),
-                Err(RecvTimeoutError::Timeout) if start.elapsed() >= timeout => break Some(Cut::TimedOut),
+                Err(RecvTimeoutError::Timeout) if stopped() => break Some(EndedEarly::Interrupted),
+                Err(RecvTimeoutError::Timeout) if start.elapsed() >= timeout => break Some(EndedEarly::TimedOut),
                 Err(RecvTimeoutError::Timeout) => {}
             }
         };
@@ -165,11 +177,11 @@ impl<'a> Started<'a> {
         let exit = child.wait();
         let complaints = complaints.join().unwrap_or_default();
         let (status, reason) = match cut {
-            Some(Cut::Interrupted) => return None,
-            Some(Cut::TimedOut) if is_left_out => {
+            Some(EndedEarly::Interrupted) => return None,
+            Some(EndedEarly::TimedOut) if is_left_out => {
                 (Status::Timeout, format!("{LEFT_OUT} after {} s: by itself the experiment has more time", timeout.as_secs()))
             }
-            Some(Cut::TimedOut) => (Status::Timeout, format!("ended after {} s; --timeout allows more", timeout.as_secs())),
+            Some(EndedEarly::TimedOut) => (Status::Timeout, format!("ended after {} s; --timeout allows more", timeout.as_secs())),
             None => {
                 let crashed = || (Status::Crashed, exit.map_or_else(|e| format!("{e:#}"), |exit| exit_reason(exit, &complaints)));
                 end.unwrap_or_else(crashed)
@@ -183,7 +195,7 @@ impl<'a> Started<'a> {
     }
 }
 
-enum Cut {
+enum EndedEarly {
     Interrupted,
     TimedOut,
 }

@@ -1,7 +1,7 @@
 //! Which cells are run, and in which order.
 
 use super::options::{CellShard, Options};
-use super::summary::Look;
+use super::summary::Stage;
 use anyhow::{Result, bail};
 use base::order::{distinct, grouped};
 use rand::{SeedableRng, seq::SliceRandom};
@@ -43,8 +43,8 @@ impl<'p> Plan<'p> {
         };
         let of_grid = |grid: &'p PlainGrid| grid.cells().into_iter().map(move |cell| planned(grid, cell));
         let mut all: Vec<Planned> = protocol.grids(profile).flat_map(of_grid).collect();
-        all.sort_by_cached_key(|planned| remoteness(planned.grid, &planned.cell));
-        let mut all = by_worth(protocol, options.device().platform(), all);
+        all.sort_by_cached_key(|planned| distance_from_centre(planned.grid, &planned.cell));
+        let mut all = most_telling_first(protocol, options.device().platform(), all);
         let mut levels = BTreeSet::new();
         for planned in &mut all {
             let studied = planned.cell.get(&planned.grid.studied).unwrap_or_default();
@@ -52,7 +52,7 @@ impl<'p> Plan<'p> {
         }
         let wanted = |p: &&Planned| options.filter.as_ref().is_none_or(|filter| filter.is_match(&p.cell.to_string()));
         // In the first look of a run of all, nothing but what guides claim, where they claim anything.
-        let is_first = options.within.as_ref().is_some_and(|within| within.look == Look::Guided);
+        let is_first = options.within.as_ref().is_some_and(|within| within.look == Stage::Guided);
         let of_guides = is_first && all.iter().filter(wanted).any(|p| p.guided);
         all.retain(|p| !of_guides || p.guided);
         let baselines: Vec<PlainCell> = all.iter().filter(wanted).map(|p| p.baseline.clone()).collect();
@@ -82,7 +82,7 @@ impl<'p> Plan<'p> {
 
 /// Puts cells into an order in which a run that ends early has answered most: what answers each part of each claim first, in a middle
 /// place, then what answers each once more, and last what no claim is about. The cells come with the middle ones first.
-fn by_worth<'p>(protocol: &PlainProtocol, here: Platform, cells: Vec<Planned<'p>>) -> Vec<Planned<'p>> {
+fn most_telling_first<'p>(protocol: &PlainProtocol, here: Platform, cells: Vec<Planned<'p>>) -> Vec<Planned<'p>> {
     fn parts(rule: &PlainRule) -> Vec<(PlainPart<'_>, bool)> {
         [false, true].into_iter().flat_map(|references| rule.parts().into_iter().map(move |part| (part, references))).collect()
     }
@@ -127,7 +127,7 @@ where
 }
 
 /// How far a cell is from its experiment's centre: baselines and middle levels answer most, so they run first.
-fn remoteness(grid: &PlainGrid, cell: &PlainCell) -> usize {
+fn distance_from_centre(grid: &PlainGrid, cell: &PlainCell) -> usize {
     let steps = cell.levels().iter().zip(&grid.axes).map(|((_, level), axis)| {
         let position = axis.levels.iter().position(|l| l == level).unwrap_or(0);
         let middle = axis.levels.len() / 2;
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_look_of_a_run_of_all_takes_what_decides_a_guides_claim_and_its_baselines() {
+    fn guided_stage_takes_deciding_cells_and_baselines() {
         let (metric, confirm, refute) = ("m".to_string(), Bound::AtMost(0.6), Bound::AtLeast(0.9));
         let rule: PlainRule = RatioRule { metric, of: "k=4".into(), confirm, refute, scope: None }.into();
         let guided = Claim { from: "2.1".into(), judged_on: vec![Platform::Cpu], ..claim(rule.clone()) };

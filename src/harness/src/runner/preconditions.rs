@@ -44,23 +44,23 @@ pub fn has_reference(choice: DeviceChoice, planned: &Planned) -> bool {
 
 /// What two memory passes say apart.
 #[derive(Debug, PartialEq)]
-pub struct Apart {
+pub struct Disagreement {
     pub reason: String,
     /// Of the first pass's figure; infinite where they counted different things.
     pub share: f64,
 }
 
-impl Apart {
+impl Disagreement {
     /// Counted memory is deterministic, and what is apart an error of the lab or of the technique. But on a real GPU threads of the driver
     /// and of autograd decide when a block is free again: there a hundredth is only reported.
     pub fn status(&self, choice: DeviceChoice) -> Status {
-        const TOLD: f64 = 0.01;
-        if matches!(choice, DeviceChoice::Cuda(_)) && self.share <= TOLD { Status::Ok } else { Status::Invalid }
+        const TOLERATED: f64 = 0.01;
+        if matches!(choice, DeviceChoice::Cuda(_)) && self.share <= TOLERATED { Status::Ok } else { Status::Invalid }
     }
 }
 
 /// The first figure in which two memory passes over a cell are apart, of those that nothing else moves.
-pub fn counted_difference(protocol: &PlainProtocol, first: &PassRecord, second: &PassRecord) -> Option<Apart> {
+pub fn memory_disagreement(protocol: &PlainProtocol, first: &PassRecord, second: &PassRecord) -> Option<Disagreement> {
     let counted = |record: &PassRecord| -> Vec<(String, f64)> {
         let counted = record.samples.iter().filter(|s| s.metric != DEVICE_USED && !protocol.is_nondeterministic(&s.metric));
         counted.map(|s| (s.metric.clone(), s.value)).collect()
@@ -68,14 +68,14 @@ pub fn counted_difference(protocol: &PlainProtocol, first: &PassRecord, second: 
     let (a, b) = (counted(first), counted(second));
     let Some((x, y)) = a.iter().zip(&b).find(|(x, y)| x != y) else {
         let reason = "two memory passes counted different things".to_string();
-        return (a.len() != b.len()).then_some(Apart { reason, share: f64::INFINITY });
+        return (a.len() != b.len()).then_some(Disagreement { reason, share: f64::INFINITY });
     };
     let share = if x.0 == y.0 { (y.1 / x.1 - 1.0).abs() } else { f64::INFINITY };
-    Some(Apart { reason: format!("two memory passes differ: {} was {} and then {} bytes", x.0, x.1, y.1), share })
+    Some(Disagreement { reason: format!("two memory passes differ: {} was {} and then {} bytes", x.0, x.1, y.1), share })
 }
 
 /// A time in which the device cannot have done the work.
-pub fn beyond_physics(record: &PassRecord, limit: f64) -> Option<String> {
+pub fn faster_than_possible(record: &PassRecord, limit: f64) -> Option<String> {
     let flops = record.samples.iter().find(|s| s.metric == LEAST_FLOPS.name)?.value;
     let fastest = record.samples.iter().filter(|s| s.metric == TIME.name).map(|s| s.value).reduce(f64::min)?;
     let took = Seconds(fastest);
@@ -109,7 +109,7 @@ mod tests {
         let counted = |peak, others| {
             record(Pass::Memory, &[("requested_peak", peak), ("device_used", others), ("temporaries", others), ("free", others)])
         };
-        let difference = |second| counted_difference(&protocol, &counted(100.0, 5.0), &second);
+        let difference = |second| memory_disagreement(&protocol, &counted(100.0, 5.0), &second);
         assert_eq!(difference(counted(100.0, 9.0)), None);
         let apart = |peak| difference(counted(peak, 5.0)).unwrap();
         assert!(apart(104.0).reason.contains("requested_peak was 100 and then 104"), "{:?}", apart(104.0));
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_time_that_physics_forbids_is_seen() {
         let timed = record(Pass::Time, &[("time", 1e-3), ("time", 1e-6), ("least_flops", 1e9)]);
-        assert!(beyond_physics(&timed, 67e12).unwrap().contains("1.000e9 operations in 1.00 µs"));
-        assert_eq!(beyond_physics(&timed, 2e15), None);
+        assert!(faster_than_possible(&timed, 67e12).unwrap().contains("1.000e9 operations in 1.00 µs"));
+        assert_eq!(faster_than_possible(&timed, 2e15), None);
     }
 }

@@ -33,15 +33,15 @@ impl Exchanges {
 /// has, or nothing is needed.
 pub fn needed(spec: &Spec) -> Result<Option<Spec>> {
     let Some(files) = &spec.exchange else { return Ok(None) };
-    let hand_over = spec.cell.is_reference();
-    let is_there = match hand_over {
+    let writes_for_other_side = spec.cell.is_reference();
+    let is_there = match writes_for_other_side {
         true => files.start.exists(),
         // It is there unless an earlier run did the reference's check.
-        false => spec.pass != Pass::Check || spec.hand_over || files.outcome.exists(),
+        false => spec.pass != Pass::Check || spec.writes_for_other_side || files.outcome.exists(),
     };
     if is_there {
         return Ok(None);
     }
-    let reference = if hand_over { None } else { Some(for_reference(spec.threads)?) };
-    Ok(Some(Spec { cell: spec.cell.other_side(), pass: Pass::Check, round: 1, hand_over, reference, ..spec.clone() }))
+    let reference = if writes_for_other_side { None } else { Some(for_reference(spec.threads)?) };
+    Ok(Some(Spec { cell: spec.cell.other_side(), pass: Pass::Check, round: 1, writes_for_other_side, reference, ..spec.clone() }))
 }

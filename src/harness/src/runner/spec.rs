@@ -24,7 +24,7 @@ pub struct Spec {
     /// What our side of the cell and its reference hand to each other, where both do the very same.
     pub exchange: Option<Exchange>,
     /// Write the cell's start for the reference, and nothing else.
-    pub hand_over: bool,
+    pub writes_for_other_side: bool,
     /// Load everything, say so, and begin when told.
     pub waits: bool,
     /// Figures of the whole process are taken: no copy of another runs the pass.

@@ -3,6 +3,7 @@
 use super::python::Python;
 use crate::machine::DeviceChoice;
 use anyhow::{Context, Result, ensure};
+use record::protocol::Pass;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -53,11 +54,14 @@ pub fn refuse_other_allocators() -> Result<()> {
     Ok(())
 }
 
+/// What OpenMP's threads do while they wait, as OpenMP's own variable says.
+const WAIT_POLICY: &str = "OMP_WAIT_POLICY";
+
 /// How often a waiting parent polls [`STOP`]. Rows of a child wake it at once.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The command that starts a program; what it is to do, and what it hears, are still to be added.
-pub fn command(program: Program, choice: DeviceChoice) -> Result<Command> {
+/// The command that starts a program for a kind of pass; what it is to do, and what it hears, are still to be added.
+pub fn command(program: Program, choice: DeviceChoice, pass: Pass) -> Result<Command> {
     let mut command = match program {
         Program::Own => Command::new(std::env::current_exe().context("finding this program's own file")?),
         Program::Reference(python) => python.command(),
@@ -70,6 +74,10 @@ pub fn command(program: Program, choice: DeviceChoice) -> Result<Command> {
         (DeviceChoice::Dry(card) | DeviceChoice::FakeCuda(card), Program::Own) => dry::prepare(&mut command, card)?,
         (DeviceChoice::Dry(card) | DeviceChoice::FakeCuda(card), Program::Reference(_)) => dry::prepare_python(&mut command, card)?,
         (DeviceChoice::Cuda(_), _) => {}
+    }
+    // Threads of OpenMP that wait spin. On cores that others want, too, that takes ten times as long, and of an untimed pass nobody wants its pace.
+    if pass != Pass::Time && std::env::var_os(WAIT_POLICY).is_none() {
+        command.env(WAIT_POLICY, "passive");
     }
     Ok(command)
 }
@@ -101,4 +109,23 @@ pub fn listen(stream: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = channel();
     std::thread::spawn(move || BufReader::new(stream).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn untimed_passes_wait_without_spinning() {
+        let policy = |pass| {
+            let command = command(Program::Own, DeviceChoice::Cpu, pass).unwrap();
+            let set = command.get_envs().find(|(name, _)| *name == WAIT_POLICY);
+            set.and_then(|(_, value)| value).map(|value| value.to_string_lossy().into_owned())
+        };
+        let is_users = std::env::var_os(WAIT_POLICY).is_some();
+        for pass in [Pass::Check, Pass::Memory] {
+            assert_eq!(policy(pass), (!is_users).then(|| "passive".to_string()));
+        }
+        assert_eq!(policy(Pass::Time), None);
+    }
 }

@@ -15,12 +15,12 @@ pub struct RunAllContext {
     pub summary: PathBuf,
     /// Place of this run among all.
     pub share: Share,
-    pub look: Look,
+    pub look: Stage,
 }
 
 /// What a turn of a run of all is for, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Look {
+pub enum Stage {
     /// What decides the guides' claims, and nothing else.
     Guided,
     /// Everything, with the rounds that every comparison gets: others wait for theirs.

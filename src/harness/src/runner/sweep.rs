@@ -4,14 +4,14 @@ use super::INTERRUPTED;
 use super::launch::{LEFT_OUT, Launcher};
 use super::options::{CellShard, Options};
 use super::plan::{Plan, Planned, round_order};
-use super::preconditions::{beyond_physics, counted_difference, has_reference, impossible};
+use super::preconditions::{faster_than_possible, has_reference, impossible, memory_disagreement};
 use super::progress::Progress;
 use super::provenance::{environment, invocation, revision};
 use super::python::{Python, for_reference};
 use super::reference_process::Exchanges;
 use super::spec::Spec;
 use super::start::{interruptible, refuse_other_allocators, stopped};
-use super::summary::{JudgedClaim, Look, RunSummary};
+use super::summary::{JudgedClaim, RunSummary, Stage};
 use super::template::{Templates, suits};
 use crate::machine::{DeviceChoice, Machine, flags};
 use anyhow::{Context, Result};
@@ -63,7 +63,7 @@ pub fn run(
     interruptible()?;
     let asks_python = plan.cells.iter().any(|planned| has_reference(choice, planned));
     let python = asks_python.then(|| Python::find(&protocol.name)).transpose()?;
-    let usual = options.within.as_ref().map_or(BTreeMap::new(), |_| usual_seconds(out, choice.platform(), &protocol.name));
+    let usual = options.within.as_ref().map_or(BTreeMap::new(), |_| recorded_seconds(out, choice.platform(), &protocol.name));
     let launcher = Launcher { choice, device_memory: machine.device_memory, timeout: options.timeout, usual, python };
     let setting = Setting { protocol, options, profile, rounds, plan, machine, launcher };
     let mut manifest = setting.manifest()?;
@@ -75,7 +75,7 @@ pub fn run(
     let Place { dir, left } = Place::find(out, part.as_deref(), &manifest);
     let (journal, records) = Journal::open(&dir, &mut manifest, options.fresh)?;
     let mut sweep = Sweep::new(&setting, journal, records);
-    let is_further_look = options.within.as_ref().is_some_and(|within| within.look > Look::Guided);
+    let is_further_look = options.within.as_ref().is_some_and(|within| within.look > Stage::Guided);
     if sweep.resumed > 0 && !is_further_look {
         sweep.say(&format!("going on in {}, where {} passes are done", dir.display(), sweep.resumed));
     } else if options.within.is_none() {
@@ -143,6 +143,8 @@ struct Sweep<'a> {
     /// Passes that an earlier run had done.
     resumed: usize,
     exchanges: Exchanges,
+    /// Of untimed passes, for each that runs beside others. A template ends with the thread that started it, and these are needed again.
+    templates: Vec<Templates>,
 }
 
 impl<'a> Sweep<'a> {
@@ -159,6 +161,7 @@ impl<'a> Sweep<'a> {
             deadline: options.budget(setting.profile).map(|budget| began + budget),
             budget_ended: false,
             exchanges: Exchanges::default(),
+            templates: Vec::new(),
         }
     }
 
@@ -169,7 +172,7 @@ impl<'a> Sweep<'a> {
     fn run(&mut self) -> Result<()> {
         let plan = self.setting.plan;
         let groups = plan.timed_groups();
-        let untimed: usize = plan.cells.iter().map(|planned| self.untimed_passes(planned).len()).sum();
+        let untimed: usize = plan.cells.iter().map(|planned| self.check_and_memory_passes(planned).len()).sum();
         let timed: usize = groups.iter().map(Vec::len).sum();
         let planned = untimed + timed * self.least_rounds() as usize;
         self.progress.expect(planned.saturating_sub(self.records.len()));
@@ -199,7 +202,7 @@ impl<'a> Sweep<'a> {
 
     /// The check once and the memory pass, as far as the grid asks for them. On a real GPU each cell is counted twice, since the driver's
     /// threads have a say there; elsewhere each level is in one place, and the smoke profile's few cells are.
-    fn untimed_passes(&self, planned: &Planned) -> Vec<(Pass, u32)> {
+    fn check_and_memory_passes(&self, planned: &Planned) -> Vec<(Pass, u32)> {
         let twice = planned.twice
             || matches!(self.setting.launcher.choice, DeviceChoice::Cuda(_))
             || self.setting.profile == Profile::Smoke;
@@ -221,25 +224,29 @@ impl<'a> Sweep<'a> {
     fn count(&mut self, cells: &[Planned], until: Option<Instant>) -> Result<()> {
         let mut jobs = Vec::new();
         for planned in cells {
-            for (pass, round) in self.untimed_passes(planned) {
+            for (pass, round) in self.check_and_memory_passes(planned) {
                 // Both sides of a comparison hand things to each other.
                 let chain = if planned.grid.is_shared() { &planned.baseline } else { &planned.cell };
                 jobs.extend(self.ask(planned, pass, round)?.map(|spec| (chain, spec)));
             }
         }
         let chains = grouped(jobs).into_iter().map(|(_, chain)| (chain[0].threads, chain));
-        grouped(chains).into_iter().try_for_each(|(threads, chains)| self.count_side_by_side(chains, threads, until))
+        grouped(chains).into_iter().try_for_each(|(threads, chains)| self.run_side_by_side(chains, threads, until))
     }
 
     /// Runs chains of passes, as many at a time as the machine has cores for.
-    fn count_side_by_side(&mut self, chains: Vec<Vec<Spec>>, threads: u32, until: Option<Instant>) -> Result<()> {
+    fn run_side_by_side(&mut self, chains: Vec<Vec<Spec>>, threads: u32, until: Option<Instant>) -> Result<()> {
+        let launcher = &self.setting.launcher;
+        let workers = launcher.choice.side_by_side(threads).min(chains.len());
+        let mut templates = std::mem::take(&mut self.templates);
+        templates.resize_with(templates.len().max(workers), Templates::default);
+        let all: Vec<&Spec> = chains.iter().flatten().collect();
+        templates.iter_mut().take(workers).for_each(|templates| launcher.prepare(&all, templates));
         let waiting = Mutex::new(chains.into_iter());
         let next = || waiting.lock().ok().and_then(|mut waiting| waiting.next());
         let is_over = || stopped() || until.is_some_and(|until| Instant::now() >= until);
-        let launcher = &self.setting.launcher;
         let (sender, records) = channel();
-        let work = |sender: Sender<Result<PassRecord>>| {
-            let mut templates = Templates::default();
+        let work = |templates: &mut Templates, sender: Sender<Result<PassRecord>>| {
             while let Some(chain) = next() {
                 let mut settled: Option<PlainCell> = None;
                 for spec in chain {
@@ -250,7 +257,7 @@ impl<'a> Sweep<'a> {
                         return;
                     }
                     // None where it was stopped.
-                    let Some(record) = launcher.run(&spec, &mut templates).transpose() else { return };
+                    let Some(record) = launcher.run(&spec, templates).transpose() else { return };
                     if record.as_ref().is_ok_and(settles) {
                         settled = Some(spec.cell);
                     }
@@ -261,13 +268,16 @@ impl<'a> Sweep<'a> {
             }
         };
         std::thread::scope(|scope| {
-            for _ in 0..launcher.choice.side_by_side(threads) {
+            for templates in templates.iter_mut().take(workers) {
                 let sender = sender.clone();
-                scope.spawn(|| work(sender));
+                let work = &work;
+                scope.spawn(move || work(templates, sender));
             }
             drop(sender);
             records.iter().try_for_each(|record| self.keep(record?))
-        })
+        })?;
+        self.templates = templates;
+        Ok(())
     }
 
     /// What a child is to be asked for; none where that is done, an earlier pass settled it, or it cannot be, which is recorded.
@@ -297,7 +307,7 @@ impl<'a> Sweep<'a> {
             baseline: baseline.clone(),
             expected: if pass == Pass::Check { protocol.check_of(cell).cloned() } else { None },
             exchange: grid.is_shared().then(|| self.exchanges.files(cell)).transpose()?,
-            hand_over: false,
+            writes_for_other_side: false,
             waits: false,
             anew: pass == Pass::Time && times_more(),
             reference: cell.is_reference().then(|| for_reference(threads)).transpose()?,
@@ -355,10 +365,10 @@ impl<'a> Sweep<'a> {
         }
         match record.pass {
             Pass::Memory => {
-                let apart = counted_difference(self.setting.protocol, self.find(&record.cell, Pass::Memory, 1)?, record)?;
+                let apart = memory_disagreement(self.setting.protocol, self.find(&record.cell, Pass::Memory, 1)?, record)?;
                 Some((apart.status(self.setting.launcher.choice), apart.reason))
             }
-            Pass::Time => Some((Status::Invalid, beyond_physics(record, self.setting.machine.flops_limit?)?)),
+            Pass::Time => Some((Status::Invalid, faster_than_possible(record, self.setting.machine.flops_limit?)?)),
             Pass::Check => None,
         }
     }
@@ -380,7 +390,7 @@ impl<'a> Sweep<'a> {
             timed.append(&mut waiting);
             waiting = later;
         }
-        if self.setting.options.within.as_ref().is_some_and(|within| within.look < Look::Again) {
+        if self.setting.options.within.as_ref().is_some_and(|within| within.look < Stage::Again) {
             return Ok(());
         }
         let looks = self.setting.rounds.looks();
@@ -431,7 +441,7 @@ impl<'a> Sweep<'a> {
     /// One timed round, until the budget ends. Its templates are no other round's.
     fn round(&mut self, groups: &[Vec<Planned>], round: u32, templates: &mut Templates) -> Result<()> {
         let choice = self.setting.launcher.choice;
-        for next in round_order(groups, round, self.setting.options.seed).chunks(choice.loaded_together()) {
+        for next in round_order(groups, round, self.setting.options.seed).chunks(choice.preloaded_processes()) {
             let mut jobs = Vec::new();
             for planned in next {
                 if self.over() {
@@ -440,15 +450,15 @@ impl<'a> Sweep<'a> {
                 jobs.extend(self.ask(planned, Pass::Time, round)?);
             }
             match jobs.iter().all(|spec| suits(choice, spec)) {
-                true => self.time_copies(jobs, templates)?,
-                false => self.time_next(jobs, templates)?,
+                true => self.time_in_copies(jobs, templates)?,
+                false => self.time_in_processes(jobs, templates)?,
             }
         }
         Ok(())
     }
 
     /// Timed passes, one after the other, each in a copy of the round's template.
-    fn time_copies(&mut self, jobs: Vec<Spec>, templates: &mut Templates) -> Result<()> {
+    fn time_in_copies(&mut self, jobs: Vec<Spec>, templates: &mut Templates) -> Result<()> {
         for spec in jobs {
             if self.over() {
                 break;
@@ -461,7 +471,7 @@ impl<'a> Sweep<'a> {
 
     /// Timed passes, one after the other. Their processes load libtorch side by side beforehand, and each then waits for its turn: loading
     /// takes longer than many passes, and one core.
-    fn time_next(&mut self, jobs: Vec<Spec>, templates: &mut Templates) -> Result<()> {
+    fn time_in_processes(&mut self, jobs: Vec<Spec>, templates: &mut Templates) -> Result<()> {
         let Setting { launcher, options, .. } = self.setting;
         let mut started = Vec::new();
         for spec in jobs {
@@ -490,14 +500,17 @@ impl<'a> Sweep<'a> {
         let is_done = |(pass, round): (Pass, u32)| {
             self.impossible(planned, pass).is_some() || self.find(&planned.cell, pass, round).is_some()
         };
-        self.is_settled(&planned.cell) || self.untimed_passes(planned).into_iter().all(is_done)
+        self.is_settled(&planned.cell) || self.check_and_memory_passes(planned).into_iter().all(is_done)
     }
 
     /// Passes that the plan asks for at least and that are not done.
     fn lacking(&self) -> usize {
         let passes = |planned: &Planned| {
             let rounds = if planned.grid.passes.contains(&Pass::Time) { self.least_rounds() } else { 0 };
-            self.untimed_passes(planned).into_iter().chain((1..=rounds).map(|round| (Pass::Time, round))).collect::<Vec<_>>()
+            self.check_and_memory_passes(planned)
+                .into_iter()
+                .chain((1..=rounds).map(|round| (Pass::Time, round)))
+                .collect::<Vec<_>>()
         };
         let lacks = |planned: &Planned, pass: Pass, round: u32| {
             let round = if self.impossible(planned, pass).is_some() { 1 } else { round };
@@ -556,7 +569,7 @@ fn settles(record: &PassRecord) -> bool {
 }
 
 /// What the passes of an experiment took on a platform where the project's own results were taken: the longest of each kind and cell.
-fn usual_seconds(out: &Path, platform: Platform, experiment: &str) -> BTreeMap<(PlainCell, Pass), f64> {
+fn recorded_seconds(out: &Path, platform: Platform, experiment: &str) -> BTreeMap<(PlainCell, Pass), f64> {
     let runs = came(out).into_iter().filter_map(|machine| Run::read(&machine.join(experiment)).ok());
     let mut usual = BTreeMap::new();
     for pass in runs.filter(|run| run.manifest.identity.platform == platform).flat_map(|run| run.passes) {
@@ -571,7 +584,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reference_that_lacks_a_package_is_asked_once_and_a_pass_that_the_device_cannot_do_leaves_the_others() {
+    fn missing_package_settles_a_cell() {
         let skipped = |cell: &str, seconds| {
             let cell = PlainCell::parse(cell).unwrap();
             PassRecord { seconds, ..PassRecord::not_run(&cell, Pass::Check, 1, Status::Skipped, "this needs torchvision") }

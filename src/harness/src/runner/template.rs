@@ -63,49 +63,55 @@ enum ForkAnswer {
 /// Templates of this program and of its reference, each started when it is first needed.
 #[derive(Debug, Default)]
 pub struct Templates {
-    own: ForkSlot,
-    reference: ForkSlot,
+    own: TemplateSlot,
+    reference: TemplateSlot,
 }
 
 #[derive(Debug, Default)]
-enum ForkSlot {
+pub enum TemplateSlot {
     #[default]
     Empty,
     Ready(ForkTemplate),
     /// It failed once. A process that is started anew says better what is wrong.
-    Unfit,
+    Broken,
 }
 
 impl Templates {
-    /// Has a copy begin with a pass; none where it takes a process that is started anew. A template ends with the thread that called this.
+    /// Has a copy begin with a pass; none where it takes a process that is started anew. A template ends with the thread that started it.
     pub fn copy(&mut self, program: Program, spec: &Spec, choice: DeviceChoice) -> Option<Copied> {
+        let slot = self.prepare(program, spec, choice)?;
+        let TemplateSlot::Ready(template) = slot else { return None };
+        let copied = template.copy(spec);
+        if copied.is_err() {
+            *slot = TemplateSlot::Broken;
+        }
+        copied.ok()
+    }
+
+    /// Starts what a pass can be a copy of, where it is not there yet; none where it takes a process that is started anew.
+    pub fn prepare(&mut self, program: Program, spec: &Spec, choice: DeviceChoice) -> Option<&mut TemplateSlot> {
         if !suits(choice, spec) {
             return None;
         }
         let slot = self.of(program);
-        if let ForkSlot::Empty = slot {
-            *slot = ForkTemplate::start(program, choice).map_or(ForkSlot::Unfit, ForkSlot::Ready);
+        if let TemplateSlot::Empty = slot {
+            *slot = ForkTemplate::start(program, choice, spec.pass).map_or(TemplateSlot::Broken, TemplateSlot::Ready);
         }
-        let ForkSlot::Ready(template) = slot else { return None };
-        let copied = template.copy(spec);
-        if copied.is_err() {
-            *slot = ForkSlot::Unfit;
-        }
-        copied.ok()
+        Some(slot)
     }
 
     /// Waits until the copy of a program ends; fails where its template ended, and the copy with it.
     pub fn wait(&mut self, program: Program) -> Result<ExitStatus> {
         let slot = self.of(program);
-        let ForkSlot::Ready(template) = slot else { bail!("nothing was copied") };
+        let TemplateSlot::Ready(template) = slot else { bail!("nothing was copied") };
         let ended = template.wait();
         if ended.is_err() {
-            *slot = ForkSlot::Unfit;
+            *slot = TemplateSlot::Broken;
         }
         ended
     }
 
-    fn of(&mut self, program: Program) -> &mut ForkSlot {
+    fn of(&mut self, program: Program) -> &mut TemplateSlot {
         match program {
             Program::Own => &mut self.own,
             Program::Reference(_) => &mut self.reference,
@@ -125,8 +131,8 @@ pub fn suits(choice: DeviceChoice, spec: &Spec) -> bool {
 }
 
 impl ForkTemplate {
-    fn start(program: Program, choice: DeviceChoice) -> Result<ForkTemplate> {
-        let mut command = command(program, choice)?;
+    fn start(program: Program, choice: DeviceChoice, pass: Pass) -> Result<ForkTemplate> {
+        let mut command = command(program, choice, pass)?;
         if choice != DeviceChoice::Cpu {
             prepare_cuda(&mut command, None, None, None);
         }
@@ -186,7 +192,7 @@ impl Drop for ForkTemplate {
 
 /// The template's side: makes a copy for each request, and says how it ended.
 pub fn serve(prepare: SetUp, parent: u32) -> ExitCode {
-    match child::end_with_parent(parent).and_then(|()| make_copies(prepare)) {
+    match child::end_with_parent(parent).and_then(|()| serve_copies(prepare)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             // The parent may be gone.
@@ -196,13 +202,13 @@ pub fn serve(prepare: SetUp, parent: u32) -> ExitCode {
     }
 }
 
-fn make_copies(prepare: SetUp) -> Result<()> {
+fn serve_copies(prepare: SetUp) -> Result<()> {
     for line in std::io::stdin().lock().lines() {
         let request: Request = serde_json::from_str(&line?).context("--template is for the program's own use")?;
         let open = |path: &PathBuf| File::options().write(true).open(path).with_context(|| format!("opening {}", path.display()));
         let pipes = (open(&request.stdout)?, open(&request.stderr)?);
         let id = match fork_process()? {
-            Forked::Copy => match speak_into(pipes) {
+            Forked::Copy => match join_pipes(pipes) {
                 Ok(()) => child::run(prepare, &request.spec),
                 Err(_) => end_process(1),
             },
@@ -221,7 +227,7 @@ fn make_copies(prepare: SetUp) -> Result<()> {
 }
 
 /// The copy's first steps: a group of its own, as any child's, and the parent's pipes.
-fn speak_into((stdout, stderr): (File, File)) -> Result<()> {
+fn join_pipes((stdout, stderr): (File, File)) -> Result<()> {
     let _ = setpgid(None, None);
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     rustix::stdio::dup2_stdout(stdout)?;
@@ -240,7 +246,7 @@ mod tests {
     use record::protocol::PlainCell;
 
     #[test]
-    fn what_measures_its_process_or_has_an_environment_of_its_own_is_started_anew() {
+    fn copies_suit_passes_without_own_environment() {
         let dry = DeviceChoice::Dry((1 << 30).into());
         let cell = PlainCell::parse("k=1").unwrap();
         let spec = |pass| Spec {
@@ -254,7 +260,7 @@ mod tests {
             baseline: cell.clone(),
             expected: None,
             exchange: None,
-            hand_over: false,
+            writes_for_other_side: false,
             waits: false,
             anew: false,
             witness: None,

@@ -45,7 +45,7 @@ pub fn contents(facts: &Facts) -> Vec<BlockGroup> {
     let mut total = 0;
     for block in facts.blocks().filter(|block| block.made() <= moment) {
         let made = &events[block.made()];
-        let (lives, is_of_step) = (block.lives_after(moment), made.step == step);
+        let (lives, is_of_step) = (block.is_live_after(moment), made.step == step);
         if !lives && !is_of_step {
             continue;
         }

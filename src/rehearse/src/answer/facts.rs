@@ -124,7 +124,7 @@ impl<'a> Facts<'a> {
     pub fn live(&self, moment: usize) -> impl Iterator<Item = &'a MemoryBlock> + use<'a> {
         let now = self.given_back.iter().filter(|(when, _)| when.contains(&moment));
         let away: Vec<Range<u64>> = now.map(|(_, pages)| pages.clone()).collect();
-        self.blocks().filter(move |block| block.lives_after(moment) && !away.iter().any(|pages| pages.contains(&block.address)))
+        self.blocks().filter(move |block| block.is_live_after(moment) && !away.iter().any(|pages| pages.contains(&block.address)))
     }
 
     /// Bytes of such blocks at the moment of most.
@@ -261,7 +261,7 @@ fn failed_tries(facts: &Facts) -> Vec<Range<usize>> {
 fn serves(facts: &Facts) -> bool {
     let trace = facts.trace;
     let last = facts.passes.last().map(|(at, _)| *at);
-    let is_used = |block: &MemoryBlock| last.is_some_and(|last| block.lives_after(last));
+    let is_used = |block: &MemoryBlock| last.is_some_and(|last| block.is_live_after(last));
     let is_of_tokens = || {
         trace.engine.is_some()
             || trace.pass_batches.iter().any(|(_, tokens)| *tokens > 0)

@@ -151,7 +151,7 @@ pub fn leftovers(facts: &Facts) -> Vec<Leftover> {
         true => {
             let step = events[block.made()].step;
             let end = events.partition_point(|event| event.step <= step);
-            step <= at_peak.step && end < events.len() && block.lives_after(end) && is_done_with(block)
+            step <= at_peak.step && end < events.len() && block.is_live_after(end) && is_done_with(block)
         }
         false => block.made() < pass,
     };

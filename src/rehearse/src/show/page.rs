@@ -161,7 +161,7 @@ impl SourcePlaces<'_> {
 fn largest(places: &mut SourcePlaces) -> Vec<[String; 5]> {
     let view = places.view;
     let peak = view.process.moment;
-    let mut live: Vec<&MemoryBlock> = view.blocks.iter().filter(|block| block.lives_after(peak)).collect();
+    let mut live: Vec<&MemoryBlock> = view.blocks.iter().filter(|block| block.is_live_after(peak)).collect();
     live.sort_by_key(|block| (-block.rounded, block.made()));
     live.truncate(ROWS);
     let line = |block: &MemoryBlock| {
@@ -182,7 +182,8 @@ fn data(places: &mut SourcePlaces, pictures: [(i32, Option<AreaPlot>); 2]) -> (s
     let events: Vec<usize> = used.iter().map(|point| all[*point].event).collect();
     // Only what is there at a moment that is drawn can be pointed at.
     let mut blocks: Vec<&MemoryBlock> = view.blocks.iter().collect();
-    blocks.retain(|block| events.get(events.partition_point(|event| *event < block.made())).is_some_and(|e| block.lives_after(*e)));
+    blocks
+        .retain(|block| events.get(events.partition_point(|event| *event < block.made())).is_some_and(|e| block.is_live_after(*e)));
     blocks.sort_by_key(|block| (-block.rounded, block.made()));
     let left_out = blocks.len().saturating_sub(MOST_BLOCKS);
     blocks.truncate(MOST_BLOCKS);

@@ -33,7 +33,7 @@ pub fn explicit_attention(facts: &Facts) -> Option<ExplicitAttention> {
     let peak = facts.bytes_at_peak(|_| true);
     // Of the card's blocks, in the order in which they were made: when, bytes, what they have, and whether that is there; what was asked for when
     // memory ran out, too.
-    let seen = |block: &MemoryBlock| (block.made(), block.bytes, block.rounded, block.lives_after(moment));
+    let seen = |block: &MemoryBlock| (block.made(), block.bytes, block.rounded, block.is_live_after(moment));
     let mut made: Vec<(usize, i64, i64, bool)> = facts.blocks().map(seen).collect();
     if let Some(at) = facts.ran_out {
         made.truncate(made.partition_point(|(made, ..)| *made < at));

@@ -83,11 +83,11 @@ fn grown(trace: &Trace, blocks: &[(&MemoryBlock, String)], rounds: &Rounds) -> O
     let mut of_data = vec![0; last];
     for (block, line) in blocks {
         let Some(round) = rounds.of(block.made()).filter(|round| *round < last) else { continue };
-        if block.lives_after(end) {
+        if block.is_live_after(end) {
             let of_round = &mut made.entry(line).or_insert_with(|| vec![(0, 0); last])[round];
             *of_round = (of_round.0 + block.rounded, of_round.1 + 1);
         }
-        let until = rounds.begins[round + 1..].partition_point(|begin| block.lives_after(*begin));
+        let until = rounds.begins[round + 1..].partition_point(|begin| block.is_live_after(*begin));
         let at = living.entry(line).or_insert_with(|| vec![0; last]);
         at[round..round + until].iter_mut().for_each(|bytes| *bytes += block.rounded);
         if block.category == Category::Data {
@@ -175,7 +175,7 @@ fn kept_by(trace: &Trace, blocks: &[(&MemoryBlock, String)], lines: &[LiveBytes]
         if line.blocks == 1 {
             return of_line().next_back().and_then(|(block, _)| trace.variables.get(&block.variable));
         }
-        let left = of_line().map(|(block, _)| *block).filter(|block| block.lives_after(end));
+        let left = of_line().map(|(block, _)| *block).filter(|block| block.is_live_after(end));
         holder(left, line.bytes).and_then(|variable| trace.variables.get(&variable))
     };
     let all: i64 = lines.iter().map(|line| line.bytes).sum();
