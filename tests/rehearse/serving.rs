@@ -103,7 +103,7 @@ fn fit_finds_how_long_and_on_how_many_cards_an_engine_starts() {
     let scene = engine();
     let flags = ["fit", "--gpu", "rtx-4090", "--context", "--max-model-len {}"];
     let (output, fits) = scene.ask(&flags, &["--max-model-len", "5000000"]);
-    let text = error(&output);
+    let text = said(&output);
     let (largest, tried) = (fits[0]["largest"].as_u64().unwrap_or_else(|| panic!("{text}")), fits[0]["tried"].as_array().unwrap());
     assert!((3_000_000..5_000_000).contains(&largest) && tried.len() == 2, "{text}");
     assert!(text.contains(&format!("With --max-model-len {largest} it has ")) && text.contains(" of KV cache"), "{text}");

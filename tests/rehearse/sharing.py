@@ -129,12 +129,6 @@ else:
     assert driver.cuPointerGetAttribute(ctypes.byref(begin), 11, ctypes.c_uint64(theirs.value + (1 << 30))) == 0 and begin.value == theirs.value
     assert runtime.cudaIpcCloseMemHandle(theirs) == 0 and runtime.cudaIpcGetMemHandle(ctypes.byref(handle), theirs) != 0
     assert driver.cuTensorMapEncodeTiled() == 0
-    # Pinned memory is of the card that it was asked for on.
-    runtime.cudaSetDevice(1)
-    assert runtime.cudaHostAlloc(ctypes.byref(address), ctypes.c_size_t(4096), 0) == 0
-    about = (ctypes.c_int * 6)()
-    assert runtime.cudaPointerGetAttributes(about, address) == 0 and list(about[:2]) == [1, 1]
-    runtime.cudaSetDevice(0)
 
     # One trial after another, and two at one time: those add up.
     for _ in range(2):

@@ -57,6 +57,8 @@ def _set_up_vllm(_):
 
     # It has one of its own around Inductor's, and asks another process what a model is where that lacks it.
     os.environ["VLLM_CACHE_ROOT"] = os.path.join(compiling.folder(), "vllm")
+    # PyTorch's symmetric memory is shared through the driver, which is none: the buffer of 64 MiB that Hopper's have for it is in no figure.
+    os.environ.setdefault("VLLM_ALLREDUCE_USE_SYMM_MEM", "0")
     has_toolkit = os.environ.get("CUDA_HOME") or shutil.which("nvcc") or os.path.exists("/usr/local/cuda")
     for name, what in _COMPILED_AT_USE.items():
         if not has_toolkit and name not in os.environ:

@@ -3,7 +3,7 @@
 use super::facts::Facts;
 use crate::capture::process::Frame;
 use serde::Serialize;
-use sim::trace::{Bound, Category, Kind, MemoryBlock};
+use sim::trace::{Bound, Category, Event, Kind, MemoryBlock};
 
 /// What a process has when its pool is there.
 #[derive(Debug, Clone, Default)]
@@ -16,6 +16,8 @@ pub struct Pool {
     /// The most beside weights, pool and graphs, at any time: a pool is made of what that leaves.
     pub activations: i64,
     pub graphs: i64,
+    /// The most that others than PyTorch's allocator had, such as NCCL.
+    pub outside: i64,
     pub sleep: Option<Sleep>,
 }
 
@@ -50,6 +52,16 @@ impl Sleep {
     }
 }
 
+fn outside(facts: &Facts) -> i64 {
+    let is_one = |event: &&Event| event.kind == Kind::Outside && event.rounded == 0 && event.device == facts.device;
+    let mut now = 0;
+    let levels = facts.events().iter().filter(is_one).map(|event| {
+        now += event.bytes;
+        now
+    });
+    levels.max().unwrap_or(0)
+}
+
 /// The pool of a server; none of what is none.
 pub fn pool(facts: &Facts) -> Option<Pool> {
     let of_engine = facts.trace.engine.as_ref().is_some_and(|engine| engine.kv_cache > 0);
@@ -81,6 +93,7 @@ pub fn pool(facts: &Facts) -> Option<Pool> {
         weights: sum(end, &weights),
         activations: others(before).max(others(end)).max(others(facts.moment)),
         graphs: super::bounds::pools(facts, end).values().sum(),
+        outside: outside(facts),
         sleep: Sleep::of(facts),
     })
 }

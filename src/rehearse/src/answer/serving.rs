@@ -161,13 +161,12 @@ impl Serves {
             concurrency: known.map(|engine| engine.concurrency),
             length: known.map(|engine| engine.length),
             beside: known.map_or_else(Vec::new, |engine| engine.beside.clone()),
-            fills: fills(&pool, process, run.card.context.cast_signed(), memory),
+            fills: fills(&pool, run.card.context.cast_signed(), memory),
             token_times: times,
             context,
             more: more(&pool, engine, run),
             sleep: pool.sleep.clone().map(|sleep| {
-                let beside = process.account.bytes(super::Part::Context).max(run.card.context.cast_signed())
-                    + process.account.bytes(super::Part::Outside);
+                let beside = run.card.context.cast_signed() + pool.outside;
                 Sleep { asleep: sleep.asleep + beside, awake: sleep.awake + beside, ..sleep }
             }),
             lines: pool.lines,
@@ -260,16 +259,14 @@ fn dies(trace: &Trace, process: &ProcessAnswer) -> String {
     format!("{what}{at}, after its pool was made")
 }
 
-fn fills(pool: &Pool, process: &ProcessAnswer, context: i64, memory: i64) -> Vec<Fill> {
-    let part = |part| process.account.bytes(part);
-    let context = part(super::Part::Context).max(context);
+fn fills(pool: &Pool, context: i64, memory: i64) -> Vec<Fill> {
     let rows = [
         ("weights", pool.weights),
         ("KV cache", pool.bytes),
         ("activations", pool.activations),
         ("CUDA graphs", pool.graphs),
         ("CUDA context", context),
-        ("outside of PyTorch", part(super::Part::Outside)),
+        ("outside of PyTorch", pool.outside),
     ];
     let taken: i64 = rows.iter().map(|(_, bytes)| bytes).sum();
     let rows = rows.into_iter().chain([(LEFT, memory - taken)]);

@@ -1,5 +1,6 @@
 """What vLLM's releases from 0.28 on do, as far as it is followed: each layer has a view of one block, and says the size of all of it."""
 
+import ctypes
 import logging
 import os
 import sys
@@ -52,6 +53,10 @@ def join():
 
     rank = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(rank)
+    # Pinned memory is of the card that it was asked for on.
+    about, pinned = (ctypes.c_int * 6)(), torch.empty(8, pin_memory=True)
+    ctypes.CDLL("libcudart.so.13").cudaPointerGetAttributes(about, ctypes.c_void_p(pinned.data_ptr()))
+    assert list(about[:2]) == [1, rank], list(about)
     torch.distributed.init_process_group("nccl")
     try:
         raise SystemExit(pynccl.NCCLLibrary())
