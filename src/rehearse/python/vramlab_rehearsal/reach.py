@@ -28,6 +28,8 @@ _trained, _asked = set(), set()
 _shapes = {}
 # Of the last forward pass.
 _last = {}
+# What modules are known by: their first parameter, which a wrapper shares.
+_models = weakref.WeakKeyDictionary()
 # By step and model: samples that went through it, and tokens.
 _batches = {}
 _batches_of = 0
@@ -104,7 +106,8 @@ def _enters(root, arguments, named):
     # What checkpointing computes again is no pass of its own.
     if torch._C._current_graph_task_id() != -1:
         return
-    model = id(next(root.parameters(), None))
+    # FSDP has its modules keep whole parameters in the place of parts, from the first micro-batch of a pipeline on.
+    model = _models.setdefault(root, id(next(root.parameters(), None)))
     if not has_gone_backward and torch.is_grad_enabled() and len(_callers) < MOST_FILES:
         caller = next((frame for frame, _ in traceback.walk_stack(sys._getframe(1)) if is_own(frame.f_code.co_filename)), None)
         if caller is not None:

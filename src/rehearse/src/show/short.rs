@@ -1,6 +1,6 @@
 //! The answer on a terminal: at most 24 lines of 80 columns. `-v` has all of it.
 
-use super::time::{in_short, of_wait};
+use super::time::{in_short, of_wait, of_whom};
 use crate::answer::advice::Advice;
 use crate::answer::reply::{Reply, brief};
 use crate::answer::{Account, AccountRow, Answer, Fill, Finding, Part, RehearsalVerdict, Serves, moment};
@@ -140,7 +140,9 @@ fn advice(head: &str, advice: &[Advice]) -> Vec<String> {
 fn speed(reply: &Reply, answer: &Answer) -> Vec<String> {
     let Some(time) = &reply.time else { return Vec::new() };
     let [step, low, high] = [time.seconds, time.low, time.high].map(|seconds| Seconds(seconds).to_string());
-    let rate = time.throughput.split(", ").next().filter(|rate| !rate.is_empty()).map_or(String::new(), |rate| format!(", {rate}"));
+    let of = answer.time.as_ref().map_or("", of_whom);
+    let rate =
+        time.throughput.split(", ").next().filter(|rate| !rate.is_empty()).map_or(String::new(), |rate| format!(", {rate}{of}"));
     let slowest: Vec<String> =
         reply.slowest.iter().map(|(line, share)| format!("{} {:.0} %", brief(line), share * 100.0)).collect();
     let speed = format!("Speed (predicted): {step} a {} ({low} to {high}){rate}; bound by {}.", time.unit, time.bound_by);
