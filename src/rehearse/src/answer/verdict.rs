@@ -513,6 +513,7 @@ fn notes_of(run: &Capture, ends: Vec<String>, streams: Option<&HeldByStreams>) -
     let of_processes = run.traces.iter().flat_map(|trace| &trace.notes).filter(|note| said.insert(*note));
     let mut notes: Vec<Note> = of_processes.cloned().collect();
     notes.extend(ends.into_iter().map(|text| Note::new(NoteKind::Ended, text)));
+    notes.extend(run.host_ran_out().map(|text| Note::new(NoteKind::HostRanOut, text)));
     notes.extend(streams.map(|held| Note::new(NoteKind::Assumed, held.note(run.lag))));
     if run.occupancy.is_crowded {
         let text = "more than 1024 processes used the GPU at one time: what later ones had is not in what was free for others";
@@ -548,6 +549,9 @@ fn predicted(run: &Capture, steps: u32) -> (Option<Prediction>, Option<String>) 
         time.loading = loading;
         Ok(time)
     };
+    if let Some(several) = run.traces.iter().map(|trace| trace.trainings).find(|trainings| *trainings > 1) {
+        return (None, Some(format!("{several} trainings ran one after the other, each with steps of its own")));
+    }
     let length = |one: &Result<Prediction, String>| one.as_ref().map_or(0.0, |time| time.step_seconds);
     // Of several that are as long the first.
     let longest = run.traces.iter().rev().map(predicted).max_by(|a, b| length(a).total_cmp(&length(b)));
