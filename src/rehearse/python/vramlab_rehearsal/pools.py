@@ -22,7 +22,7 @@ MOST_JOBS, _RESULT = 16, 1.0
 # Tasks that this process carries out, one within the other, whether the innermost was stopped, and whether none follows.
 depth = 0
 was_stopped = is_last = False
-_jobs = stopped = 0
+jobs = stopped = 0
 
 
 def follow():
@@ -36,7 +36,7 @@ def follow():
 
 def goes_on():
     """Whether another task may follow the one that is stopped."""
-    return depth > 0 and _jobs < MOST_JOBS
+    return depth > 0 and jobs < MOST_JOBS
 
 
 def _watch_hydra(module):
@@ -135,8 +135,8 @@ class _Job(_Task):
         super().__init__(function, result)
 
     def __call__(self, *arguments, **more):
-        global _jobs
-        _jobs += 1
+        global jobs
+        jobs += 1
         return super().__call__(*arguments, **more)
 
 

@@ -103,8 +103,8 @@ def stop(after, passes_made=0, why=None):
     # The worker of a pool goes on with the next task, and a sweep with its next job.
     is_task = pools.goes_on() and threading.current_thread() is threading.main_thread() and not (again or settings.counts)
     if not again:
-        if pools.depth and not pools.goes_on():
-            note(note=f"{pools.MOST_JOBS} jobs of the sweep were run, and none after them: --steps all runs all of them", about="ended")
+        if pools.jobs and not (is_task or settings.counts):
+            note(unreached="further jobs of the sweep", what=f"after the first {pools.jobs}", file="", line=0)
         if not is_task or pools.is_last:
             device.hold()
         _label_everything()

@@ -229,7 +229,12 @@ impl Reply<'_> {
             findings: findings
                 .filter(|finding| !(is_said(finding) || is_server && finding.kind == FindingKind::SizedByFree))
                 .filter(|finding| !(grows && finding.kind == FindingKind::Leftovers))
-                .filter(|finding| finding.kind != FindingKind::Engines || engines_decide(answer, finding.bytes))
+                .filter(|finding| match finding.kind {
+                    FindingKind::Engines => engines_decide(answer, finding.bytes),
+                    // What fills a twentieth of a card in as many rounds as that is nobody's matter.
+                    FindingKind::Growth => finding.bytes >= answer.gpu.memory / MOST_ROUNDS / 20,
+                    _ => true,
+                })
                 .collect(),
             advice: if failed { &[] } else { &answer.advice },
             time: time.filter(|_| !failed && !is_server),
