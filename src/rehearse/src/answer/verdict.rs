@@ -538,6 +538,7 @@ pub fn play_ranks<'a>(runs: impl Iterator<Item = (&'a Capture, &'a Answer)> + Cl
 /// The time of a step, of the process whose steps take longest; or why there is none.
 fn predicted(run: &Capture, steps: u32) -> (Option<Prediction>, Option<String>) {
     let predicted = |trace: &Trace| {
+        run.one_training()?;
         let mut time = predict(trace, &run.card, steps, run.host_factor)?;
         time.busy = run.host_factor.map(|_| run.load).filter(|load| *load > 1.0);
         // Batches of a forward pass, where there is no step.
@@ -549,9 +550,6 @@ fn predicted(run: &Capture, steps: u32) -> (Option<Prediction>, Option<String>) 
         time.loading = loading;
         Ok(time)
     };
-    if let Some(several) = run.traces.iter().map(|trace| trace.trainings).find(|trainings| *trainings > 1) {
-        return (None, Some(format!("{several} trainings ran one after the other, each with steps of its own")));
-    }
     let length = |one: &Result<Prediction, String>| one.as_ref().map_or(0.0, |time| time.step_seconds);
     // Of several that are as long the first.
     let longest = run.traces.iter().rev().map(predicted).max_by(|a, b| length(a).total_cmp(&length(b)));
@@ -564,10 +562,8 @@ fn predicted(run: &Capture, steps: u32) -> (Option<Prediction>, Option<String>) 
         }
         Ok(time)
     });
-    match longest.unwrap_or_else(|| Err("nothing ran on the GPU".to_string())) {
-        Ok(time) => (Some(time), None),
-        Err(why) => (None, Some(why)),
-    }
+    let found = longest.unwrap_or_else(|| Err("nothing ran on the GPU".to_string()));
+    found.map_or_else(|why| (None, Some(why)), |time| (Some(time), None))
 }
 
 fn passes_of(trace: &Trace) -> usize {

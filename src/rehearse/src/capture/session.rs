@@ -318,6 +318,14 @@ impl Capture {
         ExitStatus::from_raw(self.status)
     }
 
+    /// Why there is no time of a step, where a process has several trainings.
+    pub fn one_training(&self) -> Result<(), String> {
+        match self.traces.iter().map(|trace| trace.trainings).find(|trainings| *trainings > 1) {
+            Some(several) => Err(format!("{several} trainings ran one after the other, each with steps of its own")),
+            None => Ok(()),
+        }
+    }
+
     /// That the host ran out of memory, of a command that failed.
     pub fn host_ran_out(&self) -> Option<String> {
         let helps = "--no-init makes no weights there, and --world-size N --rank R runs one rank of N";
