@@ -1,8 +1,8 @@
 """Steps of Megatron-DeepSpeed on A100s that vTrain's authors timed (VIA-Research/vTrain, validation data), beside predictions of records/layouts/gpt.py of the
-same sizes, written to a table with both: of the rows of their CSV with 16 micro-batches at most every EVERY-th, since more take minutes each. --second-half takes
-every other row alone; the others are those from which their host's time of a launch was taken.
+same sizes, written to a table with both: of the rows of their CSV with 16 micro-batches at most (or --most N) every EVERY-th, since more take minutes each.
+--second-half takes every other row alone; the others are those from which their host's time of a launch was taken.
 
-    python records/layouts/vtrain.py VRAMLAB THEIR.csv EVERY OUT.csv [--recompute] [--second-half] [--launch-us N]
+    python records/layouts/vtrain.py VRAMLAB THEIR.csv EVERY OUT.csv [--recompute] [--second-half] [--launch-us N] [--most N]
 """
 
 import csv
@@ -15,7 +15,7 @@ from pathlib import Path
 
 program, theirs, every, out, *flags = sys.argv[1:]
 script = Path(__file__).with_name("gpt.py")
-MOST = 16
+MOST = int(flags[flags.index("--most") + 1]) if "--most" in flags else 16
 found = []
 
 

@@ -181,3 +181,45 @@ fn what_endless_inference_feeds_back_is_named() {
     // A workspace is nothing that a backward pass would need.
     assert!(answer["processes"][0]["needless_graphs"]["bytes_at_peak"].as_i64().unwrap() < 1 << 20, "{answer}");
 }
+
+/// Of a network that a CUDA graph is captured of after steps that warm it up.
+#[test]
+fn a_graph_that_is_captured_after_a_warm_up_is_seen_and_nothing_of_it_is_offloaded() {
+    let scene = Scene::new(
+        "import torch\nnet = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)]).cuda()\noptimizer = \
+         torch.optim.AdamW(net.parameters(), capturable=True); x = torch.randn(8192, 1024, device='cuda')\ndef step():\n    \
+         optimizer.zero_grad(); net(x).square().mean().backward(); optimizer.step()\nside = torch.cuda.Stream(); \
+         side.wait_stream(torch.cuda.current_stream())\nwith torch.cuda.stream(side):\n    for _ in range(3): \
+         step()\ntorch.cuda.current_stream().wait_stream(side); torch.cuda.empty_cache(); graph = torch.cuda.CUDAGraph()\nwith \
+         torch.cuda.graph(graph): step()\nfor _ in range(9): graph.replay()\n",
+    );
+    let (output, answer) = scene.run(&["--gpu", "rtx-4090"]);
+    assert_eq!(answer["steps"], 4, "{}", error(&output));
+    assert!(advised(&answer, "checkpoint-second") || !answer["advice"].as_array().unwrap().is_empty(), "{}", answer["advice"]);
+    assert!(!advised(&answer, "offload-activations"), "{}", answer["advice"]);
+    let (_, tried) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "offload-activations"], &[]);
+    assert!(tried.to_string().contains("a CUDA graph is captured, and its copies cannot wait"), "{tried}");
+}
+
+/// Of convolutions in channels first it is open how much a GPU reserves: a person is told where that fills the card.
+#[test]
+fn what_cudnn_chooses_on_a_gpu_has_a_range() {
+    let scene = Scene::new(
+        "import sys, torch\nnet = torch.nn.Sequential(*[torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(8)]).cuda()\nformat = \
+         getattr(torch, sys.argv[1])\nnet = net.to(memory_format=format); optimizer = torch.optim.SGD(net.parameters(), 0.1)\nfor _ in \
+         range(3):\n    x = torch.randn(64, 64, 128, 128, device='cuda').to(memory_format=format)\n    net(x).sum().backward(); \
+         optimizer.step(); optimizer.zero_grad()\n",
+    );
+    let found = |answer: &Value| answer["processes"][0]["findings"].to_string().contains("\"engines\"");
+    let title = "On a GPU cuDNN offers other engines for convolutions in channels first";
+    let short = |gpu: &str, format: &str| {
+        let output = scene.command(&["--gpu", gpu]).arg(format).env_remove("VRAMLAB_VERBOSE").output().unwrap();
+        (unwrapped(&error(&output)), scene.answer())
+    };
+    let (said, answer) = short("80GiB", "contiguous_format");
+    assert!(found(&answer) && !said.contains(title), "{said}");
+    let near = format!("{}MiB", (answer["peak_on_device"].as_i64().unwrap() >> 20) * 11 / 10);
+    let (said, answer) = short(&near, "contiguous_format");
+    assert!(found(&answer) && said.contains(title), "{said}");
+    assert!(!found(&short("80GiB", "channels_last").1));
+}

@@ -47,7 +47,7 @@ fn kernels_that_cannot_be_compiled_here_have_something_in_their_place() {
 
 /// Shapes come before tensors, from the stage before and from the first of a group, as numbers and as objects; a wrong one is no tensor's.
 const TOLD: &str = r#"
-import torch, torch.distributed as dist
+import numpy, torch, torch.distributed as dist
 dist.init_process_group("nccl")
 rank = dist.get_rank(); torch.cuda.set_device(rank % torch.cuda.device_count())
 here = dict(dtype=torch.int64, device="cuda")
@@ -59,7 +59,8 @@ dist.broadcast_object_list(named, 0)
 part = torch.zeros(1, **here)
 dist.scatter(part, [torch.tensor([100 + each], **here) for each in range(dist.get_world_size())] if rank == 0 else None, 0)
 assert part.item() == 100 + rank, part
-pairs = [dist.new_group([first, first + 1]) for first in range(0, dist.get_world_size(), 2)]
+# Counted with NumPy, as nanotron does.
+pairs = [dist.new_group(list(numpy.arange(first, first + 2))) for first in range(0, dist.get_world_size(), 2)]
 if rank % 2 == 0:
     dist.send(torch.tensor([4096, named[0]["width"]], **here), rank + 1)
     # Of the gradient, which comes back: from a rank that is rehearsed later, if at all.
@@ -69,6 +70,13 @@ else:
     shape = torch.zeros(2, **here); dist.recv(shape, rank - 1)
     held = torch.empty(*shape.tolist(), device="cuda")
     dist.send(torch.tensor(held.shape, **here), rank - 1)
+# As DeepSpeed asks whether all of a group have the same batch.
+agree = torch.tensor(True, dtype=torch.float32, device="cuda")
+dist.all_reduce(agree)
+assert torch.equal(agree, torch.tensor(dist.get_world_size(), dtype=torch.float32, device="cuda")), agree
+own = torch.zeros(dist.get_world_size(), **here); own[rank] = 5
+dist.all_reduce(own)
+assert own[rank].item() == 5, own
 lots = torch.tensor([7] if rank % 2 == 0 else [0], **here)
 dist.broadcast(lots, rank - rank % 2, group=pairs[rank // 2])
 assert lots.item() == 7, lots
@@ -86,7 +94,7 @@ fn a_rank_alone_is_told_what_the_first_one_says() {
         (answer["peak_allocated"].as_i64().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let (first, alone) = of("0");
-    assert!(!alone.contains("rehearsed first"), "{alone}");
+    assert!(!alone.contains("rehearsed first") && !alone.contains("could not be read"), "{alone}");
     let (fifth, told) = of("5");
     assert!(told.contains("rank 0, which is rehearsed first") || told.contains("waits for what rank 0 says"), "{told}");
     // 4,096 by 1,024 numbers in fp32.
@@ -94,4 +102,35 @@ fn a_rank_alone_is_told_what_the_first_one_says() {
     let (output, answers) = scene.run(&["--gpu", "h100", "--world-size", "8", "--rank", "all"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(answers.as_array().unwrap().iter().any(|each| each["peak_allocated"].as_i64() == Some(fifth)), "{answers}");
+}
+
+/// As DeepSpeed's engine and Megatron's own DDP, which make no module of PyTorch's.
+const ENGINE: &str = r#"
+import torch, torch.distributed as dist
+from deepspeed.runtime.engine import DeepSpeedEngine
+dist.init_process_group("nccl")
+net = torch.nn.Linear(1024, 1024).cuda(); opt = torch.optim.SGD(net.parameters(), 0.1)
+engine = DeepSpeedEngine(net)
+for _ in range(3):
+    engine.net(torch.randn(8, 1024, device="cuda")).sum().backward(); opt.step(); opt.zero_grad()
+"#;
+
+#[test]
+fn an_engines_ranks_with_batches_of_their_own_are_counted() {
+    let scene = Scene::new(ENGINE);
+    // Of the folder in which it is asked, also in copies of a Python that waits elsewhere.
+    let folder = scene.path("lib/deepspeed/runtime");
+    std::fs::create_dir_all(&folder).unwrap();
+    let engine = "import torch.distributed as dist\nclass DeepSpeedEngine:\n    def __init__(self, net):\n        self.net = net\n        \
+        self.data_parallel_group = [dist.new_group(list(range(part, 8, 2))) for part in (0, 1)][dist.get_rank() % 2]\n";
+    std::fs::write(folder.join("engine.py"), engine).unwrap();
+    let mut command = scene.command(&["--gpu", "h100", "--world-size", "8", "--rank", "all"]);
+    let output = command.current_dir(scene.folder.path()).env("PYTHONPATH", "lib").output().unwrap();
+    let answers = scene.answer();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    let time = &answers[0]["time"];
+    assert!(time["replicas"] == 4 && text.contains("samples/s of the whole job"), "{time} {text}");
+    let rate = 4.0 * 8.0 / time["step_seconds"].as_f64().unwrap();
+    assert!((time["samples_per_second"].as_f64().unwrap() / rate - 1.0).abs() < 1e-6, "{time}");
 }

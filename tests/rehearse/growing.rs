@@ -268,6 +268,17 @@ fn a_pull_request_that_grows_is_caught_by_the_action_and_by_pytest() {
         "{summary}"
     );
     assert!(log.contains("::error file=train.py,line=11,title=GPU memory::THE SCRIPT FAILED: AttributeError"), "{log}");
+    // A stranger's text is text.
+    let loud = r#"raise ValueError('<img src=x onerror=y> ![a](http://e) `x`\\x1b[2J\\n::error::obeyed')"#.replace(r"\\", r"\");
+    write("train.py", &format!("import torch\ntorch.empty(9, device='cuda')\n{loud}\n"));
+    let (status, summary, _, log) = say("python train.py", "");
+    let title = summary.lines().next().unwrap_or_default();
+    assert!(status == Some(1) && title.contains("ValueError: \\<img src=x onerror=y\\>"), "{summary}");
+    assert!(!title.contains(" ![") && !title.contains(" `") && !summary.contains('\u{1b}'), "{summary}");
+    let obeyed = |line: &str| line.starts_with("::error") && !line.starts_with("::error file=train.py,line=3,title=GPU memory::");
+    let after = log.lines().skip_while(|line| !line.starts_with("::stop-commands::"));
+    let token = log.lines().find_map(|line| line.strip_prefix("::stop-commands::")).unwrap();
+    assert!(!after.skip_while(|line| *line != format!("::{token}::")).any(obeyed), "{log}");
     let (status, summary, output, log) = say("python nothing.py", "");
     assert!(
         status != Some(0) && output.starts_with("status=") && summary.contains("can't open file") && log.contains("::error "),

@@ -344,3 +344,24 @@ for _ in range(3):
     };
     assert_eq!(peak(&rows(&many)), peak(&rows(&many[6..])));
 }
+
+#[test]
+fn what_is_asked_whether_numbers_are_valid_says_that_they_are_and_no_product_is_computed() {
+    let scene = Scene::new(
+        "
+import torch
+net = torch.nn.Linear(64, 6).cuda(); optimizer = torch.optim.Adam(net.parameters())
+a = torch.ones(4096, 4096, dtype=torch.int8, device='cuda')
+products = torch._int_mm(a, a)[0, :2].tolist()
+for step in range(3):
+    chosen = torch.distributions.Categorical(logits=net(torch.randn(8, 64, device='cuda')))
+    loss = -chosen.log_prob(chosen.sample()).mean(); loss.backward(); optimizer.step(); optimizer.zero_grad()
+    if loss.item() > 99: torch.empty(1 << 30, device='cuda')
+",
+    );
+    let (output, answer) = scene.run(&["--gpu", "rtx-4090"]);
+    let said = error(&output);
+    assert!(said.contains("once more, with other values") && !said.contains("did not come to its end"), "{said}");
+    let read = answer["processes"][0]["placeholders"].to_string();
+    assert!(read.contains("train.py\",\"line\":5") || read.contains("\"line\":5"), "{read}");
+}

@@ -7,11 +7,13 @@ use serde_json::Value;
 const REDUCES: &str = r#"
 import sys, torch, torch.distributed as dist
 dist.init_process_group("nccl")
-waits = sys.argv[1] == "now"
+waits = sys.argv[1] != "later"
 net = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096, bias=False) for _ in range(4)]).cuda()
 opt = torch.optim.SGD(net.parameters(), 0.1)
 works = []
 def reduced(p):
+    if sys.argv[1] == "busy":
+        sum(range(1_000_000))
     work = dist.all_reduce(p.grad, async_op=True)
     works.append(work)
     if waits:
@@ -55,6 +57,11 @@ fn what_is_reduced_takes_its_time_where_the_stream_waits_for_it() {
     // All but the last layer's.
     assert!(hidden < 0.5 * shown && hidden > 0.1 * shown, "{hidden} of {shown}");
     assert!(of(&later, "/communication/0/hidden_seconds") > of(&later, "/communication/0/seconds") / 2.0, "{later}");
+    // What the script does before is its own.
+    let (busy, text) = time(&one_machine, "busy");
+    assert!(of(&busy, "/host_seconds") > 0.02 && of(&busy, "/exposed_seconds") < 2.0 * shown, "{busy}");
+    // Of a group that nobody counted.
+    assert!(busy["bound_by"] != "communication" && text.contains("samples/s of one rank"), "{text}");
     // Over machines with 50 GB/s for eight GPUs.
     let (far, _) = time(&["--gpu", "p4d.24xlarge", "--world-size", "16", "--rank", "0"], "now");
     let row = &far["communication"][0];
@@ -65,6 +72,8 @@ fn what_is_reduced_takes_its_time_where_the_stream_waits_for_it() {
 /// Stages of a pipeline that are alike: a product forward, two backward, of eight micro-batches; by PyTorch's own schedules.
 const PIPELINE: &str = r#"
 import sys, torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, Schedule1F1B, ScheduleInterleaved1F1B
 dist.init_process_group("nccl")
 rank, size = dist.get_rank(), dist.get_world_size()
@@ -75,6 +84,9 @@ each = 2 if sys.argv[1] == "interleaved" else 1
 one = torch.zeros(4096, 4096, device=device, dtype=torch.half)
 def stage(at):
     layers = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096, bias=False) for _ in range(8 // each)]).to(device, torch.half)
+    if sys.argv[1] == "1f1b":
+        # Whole parameters are in the place of parts from the first micro-batch on.
+        fully_shard(layers, mesh=init_device_mesh("cuda", (size, 1), mesh_dim_names=("pp", "dp"))["dp"], reshard_after_forward=False)
     return PipelineStage(layers, at, size * each, device, input_args=one, output_args=one)
 stages = [stage(rank + part * size) for part in range(each)]
 schedule = kind(stages if each > 1 else stages[0], n_microbatches=8, loss_fn=lambda x, _: x.sum())

@@ -72,6 +72,20 @@ fn a_strangers_capture_is_shown_plainly_or_refused_in_a_line() {
     assert!(!said.lines().any(|line| line.trim_start().starts_with("::")), "{said}");
 }
 
+#[test]
+fn a_job_that_the_hosts_memory_was_too_small_for_is_told_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = packed(folder.path(), "killed", &|files| {
+        let about = files.join("session.json");
+        let mut text: Value = serde_json::from_slice(&fs::read(&about).unwrap()).unwrap();
+        (text["killed"], text["status"]) = (json!(2), json!(256));
+        fs::write(&about, text.to_string()).unwrap();
+    });
+    let output = vramlab().arg("show").arg(&kept).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("he host ran out of memory and its kernel ended 2 processes") && said.contains("--no-init"), "{said}");
+}
+
 /// A server and the lines that it answers.
 fn server() -> (Child, impl FnMut(&[u8]), impl FnMut() -> Option<Value>) {
     let mut server = vramlab().arg("mcp").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();

@@ -1,5 +1,5 @@
 //! Sweeps and pipelines of commands: a training that is stopped after its steps gives nobody its result. Who waits for it is ended, what fails for want
-//! of it fits in part, pools go on with their next task, and what fails by itself is a failure whoever hears of it.
+//! of it fits in part, pools and sweeps go on with their next task, loops that train anew are told, and what fails by itself is a failure whoever hears of it.
 
 use crate::scene::{Scene, error, unwrapped};
 use serde_json::Value;
@@ -138,4 +138,142 @@ for step in range(40):
     assert_eq!((code, &answer["verdict"]), (Some(0), &"fits".into()), "{said}");
     assert!(said.contains("change_current_allocator: rehearsed with PyTorch's own allocator"), "{said}");
     assert!(said.contains("if step % 8 == 7: self.rows *= 2"), "{said}");
+}
+
+#[test]
+fn a_loop_whose_rounds_are_trainings_of_their_own_is_told() {
+    let train = "
+import torch
+def train(width):
+    net = torch.nn.Linear(width, width).cuda(); optimizer = torch.optim.Adam(net.parameters())
+    for _ in range(9):
+        net(torch.randn(64, width, device='cuda')).sum().backward(); optimizer.step(); optimizer.zero_grad()
+";
+    let here = "
+import torch
+for fold in range(5):
+    net = torch.nn.Linear(64, 64).cuda(); optimizer = torch.optim.Adam(net.parameters())
+    for epoch in range(9):
+        net(torch.randn(64, 64, device='cuda')).sum().backward(); optimizer.step(); optimizer.zero_grad()
+";
+    // Of one round there is no other, and an optimizer that a condition replaces is not made anew.
+    let unfreezes = "
+import torch
+net = torch.nn.Linear(64, 64).cuda(); optimizer = torch.optim.Adam(net.parameters())
+for epoch in range(9):
+    if epoch == 7: optimizer = torch.optim.Adam(net.parameters())
+    net(torch.randn(64, 64, device='cuda')).sum().backward(); optimizer.step(); optimizer.zero_grad()
+";
+    for (script, told) in [
+        (
+            format!("{train}for width in (64, 4096): train(width)\n"),
+            Some("for width in (64, 4096): each round has a training of its own"),
+        ),
+        (here.to_string(), Some("for fold in range(5): each round has a training of its own")),
+        (format!("{train}for width in [64]: train(width)\n"), None),
+        (unfreezes.to_string(), None),
+    ] {
+        let (code, _, said, answer) = rehearse(&script, "rtx-4090");
+        assert_eq!(code, Some(0), "{said}");
+        let later = answer["processes"][0]["unreached"].to_string();
+        assert_eq!(told.is_some(), later.contains("a training of its own"), "{script}: {later}");
+        assert!(later.contains(told.unwrap_or_default()), "{script}: {later}");
+        assert!(told.is_none() || unwrapped(&said).contains("Not reached: what comes later (train.py:"), "{said}");
+    }
+}
+
+/// What Hydra, Optuna, submitit and joblib have jobs run by, with their names and what they give.
+const LAUNCHERS: [(&str, &str); 4] = [
+    ("hydra/core/utils.py", "def run_job(task_function, config):\n    return task_function(config)\n"),
+    (
+        "optuna/study/_optimize.py",
+        "def _run_trial(study, function, catch):\n    value = function(None)\n    float(value if len(study.directions) == 1 else value[1])\n",
+    ),
+    (
+        "submitit/core/utils.py",
+        "class DelayedSubmission:\n    def __init__(self, function, *given): self.function, self.given = function, given\n    \
+         def result(self): return self.function(*self.given)\n",
+    ),
+    (
+        "joblib/externals/loky/process_executor.py",
+        "def _process_worker(calls, results):\n    call = calls.get()\n    while call is not None:\n        results.put(call.fn())\n        call = calls.get()\n",
+    ),
+];
+
+fn rehearse_with_launchers(script: &str) -> (Option<i32>, String, String, Value) {
+    let scene = Scene::new(script);
+    std::fs::write(scene.path("trial.py"), TRIAL).unwrap();
+    for (file, text) in LAUNCHERS {
+        let file = scene.path(file);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, text).unwrap();
+    }
+    std::fs::write(scene.path("submitit/core/_submit.py"), "import train; train.job()\n").unwrap();
+    let output = scene.command(&["--gpu", "rtx-4090"]).current_dir(scene.path(".")).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output.status.code(), printed, error(&output), scene.answer())
+}
+
+#[test]
+fn each_job_of_a_sweep_is_seen() {
+    let of_hydra = "
+import enum, types, trial
+from hydra.core.utils import run_job
+mode = enum.Enum('RunMode', 'RUN MULTIRUN').MULTIRUN
+for gib in (1, 7, 2):
+    print(run_job(trial.train, type('Config', (float,), {'hydra': types.SimpleNamespace(mode=mode)})(gib)))
+";
+    let of_optuna = "
+import itertools, types, trial
+from optuna.study._optimize import _run_trial
+for directions, gibs in ((['minimize'], [1, 7]), (['minimize', 'maximize'], [2])):
+    for gib in gibs: _run_trial(types.SimpleNamespace(directions=directions), lambda _: trial.train(gib), ())
+print('1.0')
+";
+    let of_joblib = "
+import multiprocessing, types
+from joblib.externals.loky.process_executor import _process_worker
+def work(gib):
+    import trial
+    return trial.train(gib)
+class Calls:
+    def __init__(self, *items): self.items = list(items)
+    def __call__(self): return [function(*given, **named) for function, given, named in self.items]
+class Call:
+    def __init__(self, fn): self.fn = fn
+if __name__ == '__main__':
+    calls, results = multiprocessing.Queue(), multiprocessing.Queue()
+    worker = multiprocessing.get_context('fork').Process(target=_process_worker, args=(calls, results)); worker.start()
+    for call in (Call(Calls((work, (1,), {}), (work, (7,), {}))), Call(Calls((work, (2,), {}))), None): calls.put(call)
+    print(results.get(), results.get()); worker.join()
+";
+    for (script, prints) in [(of_hydra, "1.0\n1.0\n1.0"), (of_optuna, "1.0"), (of_joblib, "[None, None] [None]")] {
+        let (code, printed, said, answer) = rehearse_with_launchers(script);
+        assert_eq!((code, &answer["verdict"]), (Some(0), &"fits".into()), "{said}");
+        assert!(printed.contains(prints), "{printed}");
+        // The allocator keeps what the jobs before had.
+        assert!((7..9).contains(&(answer["peak_on_device"].as_i64().unwrap() >> 30)), "{said}");
+        assert_eq!(answer["processes"][0]["trainings"], 3, "{said}");
+        assert_eq!(answer["processes"][0]["unreached"].to_string(), "[]", "{said}");
+        assert!(said.contains("9 steps seen, of 3 trainings one after the other.") && answer["time"].is_null(), "{said}");
+    }
+}
+
+#[test]
+fn jobs_that_run_side_by_side_give_a_result_and_keep_what_they_have() {
+    let (code, printed, said, answer) = rehearse_with_launchers(
+        "
+import subprocess, sys
+def job():
+    import trial
+    from submitit.core.utils import DelayedSubmission
+    print('gave', DelayedSubmission(trial.train, 5).result(), flush=True)
+if __name__ == '__main__':
+    jobs = [subprocess.Popen([sys.executable, '-m', 'submitit.core._submit']) for _ in range(2)]
+    for job in jobs: job.wait()
+",
+    );
+    assert_eq!((code, &answer["verdict"]), (Some(0), &"fits".into()), "{said}");
+    assert_eq!(printed.matches("gave None").count(), 2, "{printed}");
+    assert_eq!(answer["peak_on_device"].as_i64().unwrap() >> 30, 11, "{said}");
 }

@@ -1,8 +1,8 @@
 """Jobs of many processes on a machine that has one: collectives move nothing, and allocate what they are given.
 
 A process of `--world-size N --rank R`, or one that torchrun started, gets a process group of its rank and size whose collectives end at once
-and leave what they were given. A reduction gives back its input, a gather its input for each rank: what the ranks would tell each other is
-what this one says. Ranks that are all there, as torchrun starts them, wait for each other at barriers, and give each other objects and the
+and leave what they were given. A reduction gives back its input, of one number the sum of as many, a gather its input for each rank: what the
+ranks would tell each other is what this one says. Ranks that are all there, as torchrun starts them, wait for each other at barriers, and give each other objects and the
 values of small tensors of whole numbers, by which programs agree on sizes.
 """
 
@@ -57,7 +57,7 @@ def follow(torch):
     # Scripts ask for the backend that they wanted.
     _replace(distributed.get_backend, _renamed(distributed.get_backend))
     imports.when_imported("torch.distributed.pipelining.stage", _stages_alone)
-    for name, of in (("torch.nn.parallel.distributed", "DistributedDataParallel"), ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")):
+    for name, of in WRAPPERS:
         imports.when_imported(name, functools.partial(_count_replicas_of_class, of))
     imports.when_imported("torch.distributed.fsdp._fully_shard._fully_shard", _count_replicas_of_function)
 
@@ -74,8 +74,15 @@ def _move_ports(original):
 
 _replicas = 0
 
+# What has ranks with batches of their own agree: modules and their classes.
+WRAPPERS = (
+    ("torch.nn.parallel.distributed", "DistributedDataParallel"),
+    ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel"),
+    ("megatron.core.distributed.distributed_data_parallel", "DistributedDataParallel"),
+    ("deepspeed.runtime.engine", "DeepSpeedEngine"),
+)
 
-@guarded("how many ranks have a batch of their own")
+
 def _tell_replicas(count):
     """Of a job, ranks that train on batches of their own: what goes through the job is so many times what goes through one."""
     global _replicas
@@ -84,12 +91,21 @@ def _tell_replicas(count):
         note(replicas=count)
 
 
+@guarded("how many ranks have a batch of their own")
+def _tell_replicas_of(wrapper):
+    # As PyTorch's, Megatron's and DeepSpeed's name it.
+    names = ("process_group", "dp_cp_group", "data_parallel_group")
+    group = next((found for name in names if hasattr(found := getattr(wrapper, name, None), "size")), None)
+    between = getattr(wrapper, "_inter_node_pg", None)
+    if group is not None:
+        _tell_replicas(group.size() * (between.size() if between is not None else 1))
+
+
 def _count_replicas_of_class(name, module):
     @instead("__init__", getattr(module, name))
     def init(self, *arguments, **more):
         init.__wrapped__(self, *arguments, **more)
-        between = getattr(self, "_inter_node_pg", None)
-        _tell_replicas(self.process_group.size() * (between.size() if between is not None else 1))
+        _tell_replicas_of(self)
 
 
 def _count_replicas_of_function(module):
@@ -313,7 +329,8 @@ def _alone_in_all_groups(distributed):
         return made
 
     def ranks_of(group):
-        return distributed.get_process_group_ranks(group or distributed.group.WORLD)
+        # A script may have counted them with NumPy.
+        return list(map(int, distributed.get_process_group_ranks(group or distributed.group.WORLD)))
 
     def among(group, rank, group_rank):
         return rank if group_rank is None else ranks_of(group)[group_rank]
@@ -654,6 +671,11 @@ def _register(torch):
                 reduce = next((reduce for kind, reduce in reductions if options is None or options.reduceOp == kind), None)
                 if reduce and len(values) == self._size:
                     tensor.copy_(reduce(torch.stack(list(values.values())).to(torch.int64), 0))
+                # Of one number, by which ranks agree, each of those that are not there has the same. Of several this one may have written its own alone.
+                elif reduce is torch.sum and _others is None and settings.rank is not None and tensor.numel() == 1:
+                    known = _values(tensor)
+                    if known is not None:
+                        tensor.copy_(torch.tensor(known).reshape(tensor.shape) * self._size)
             return tensors
 
         # Whose result is nobody's may have it, too.
@@ -719,7 +741,7 @@ def _register(torch):
 
         def _members(self):
             # A group's name is the rank's own where it was made for some ranks only.
-            return distributed.get_process_group_ranks(self)
+            return list(map(int, distributed.get_process_group_ranks(self)))
 
         def _start_coalescing(self, *_):
             pass

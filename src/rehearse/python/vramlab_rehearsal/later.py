@@ -32,12 +32,16 @@ def _is_harmless(name):
     return any(part in name.lower() for part in HARMLESS) and not name.startswith("load")
 
 
-def of_frames(frame, is_own, parsed):
-    """What comes later: of each its text, file and line. `parsed` gives a file's tree, or None."""
-    found, has_looped = [], False
+def of_frames(frame, is_own, parsed, is_trained):
+    """What comes later: of each its text, file and line. `parsed` gives a file's tree, or None, and `is_trained` whether an object is trained now."""
+    found, has_looped, is_made, has_swept = [], False, False, False
     for frame, line in traceback.walk_stack(frame):
         file = frame.f_code.co_filename
-        if is_own(file):
+        if file.endswith("/vramlab_rehearsal/pools.py"):
+            # What goes through tasks comes to the next.
+            break
+        # The loop that a lambda is written in is the one of another frame.
+        if is_own(file) and frame.f_code.co_name != "<lambda>":
             tree = parsed(file)
             if tree is not None:
                 values = _Values(frame)
@@ -45,9 +49,39 @@ def of_frames(frame, is_own, parsed):
                 for call in (node for loop in values.loops for node in ast.walk(loop) if isinstance(node, ast.Call)):
                     for node, what, file_of in _in_callee(call, values, is_own, parsed):
                         found.append((what, file_of, node.lineno))
+                loop = None if has_swept else _sweep(values, is_trained, is_made)
+                if loop is not None:
+                    has_swept = True
+                    found.append((f"{_text(loop)} each round has a training of its own", file, loop.lineno))
+                is_made = is_made or _makes(_function(tree, frame.f_code.co_name, line), values, is_trained)
         elif "/site-packages/" in file and "/site-packages/torch/" not in file:
             has_looped = has_looped or any(part in frame.f_code.co_name.lower() for part in _TRAINS)
     return found
+
+
+def _function(tree, name, line):
+    """The statements of the function of a name that a line is in."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name and node.lineno <= line <= node.end_lineno]
+    return found[-1].body if found else []
+
+
+def _makes(statements, values, is_trained):
+    """Whether some of them make what is trained, whatever else is."""
+    for node in statements:
+        if isinstance(node, (ast.With, ast.Try)):
+            if _makes(node.body, values, is_trained):
+                return True
+        elif isinstance(node, ast.Assign) and any(isinstance(part, ast.Call) for part in ast.walk(node.value)):
+            names = (part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name))
+            if any(name not in values.given and is_trained(values.names.get(name)) for name in names):
+                return True
+    return False
+
+
+def _sweep(values, is_trained, is_made):
+    """The innermost loop that goes on, and makes what is trained anew in each round: itself, or by the function that it calls."""
+    loops = (loop for loop in values.loops if isinstance(loop, ast.For) and (is_made or _makes(loop.body, values, is_trained)))
+    return next((loop for loop in loops if values.has_several(loop.iter)), None)
 
 
 def _branches(tree, values, matters):
@@ -188,6 +222,7 @@ class _Values:
 
     def __init__(self, frame):
         self.names = {**frame.f_globals, **frame.f_locals} if frame is not None else {}
+        self.given = frame.f_code.co_varnames[: frame.f_code.co_argcount] if frame is not None else ()
         self.counters = {}
         self.loops = []
 
@@ -232,6 +267,18 @@ class _Values:
     def has_come_again(self, loop):
         values = [self.names.get(name.id) for name in ast.walk(getattr(loop, "target", None) or ast.Pass()) if isinstance(name, ast.Name)]
         return any(type(value) is int and value > 0 for value in values)
+
+    def has_several(self, of):
+        """Whether a loop may have more than one round."""
+        try:
+            if isinstance(of, (ast.Tuple, ast.List)):
+                return len(of.elts) > 1
+            if isinstance(of, ast.Call) and _name_of(of) == "range":
+                return len(range(*(self._of(each, {}) for each in of.args))) > 1
+            items = self.names[of.id] if isinstance(of, ast.Name) else None
+        except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
+            return True
+        return type(items) not in (list, tuple) or len(items) > 1
 
     def outcomes(self, test):
         """Truths that a condition has had; none where it has no counter, or is not known."""

@@ -40,6 +40,11 @@ def is_own():
     return _owner == os.getpid()
 
 
+def _plain(value):
+    """Numbers of NumPy's are numbers, all else is text."""
+    return value.__index__() if hasattr(value, "__index__") else str(value)
+
+
 def own_folder():
     """The folder in which this process alone writes."""
     global folder, _names, _about, _owner
@@ -83,7 +88,7 @@ def note(**line):
     try:
         own_folder()
         # Names of files that are not UTF-8 come with lone surrogates, which are no JSON.
-        text = (json.dumps(dict(kind=next(iter(line)), **line), ensure_ascii=False, default=str) + "\n").encode("utf-8", "replace")
+        text = (json.dumps(dict(kind=next(iter(line)), **line), ensure_ascii=False, default=_plain) + "\n").encode("utf-8", "replace")
         error = 0 if os.write(_file(), text) == len(text) else errno.ENOSPC
     except OSError as why:
         error = why.errno

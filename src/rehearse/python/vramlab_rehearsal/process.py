@@ -100,10 +100,12 @@ def stop(after, passes_made=0, why=None):
     steps. `why` is said in place of what was not run."""
     global _stopped, _told
     again = _stopped
-    # The worker of a pool goes on with the next task.
-    is_task = pools.depth > 0 and threading.current_thread() is threading.main_thread() and not (again or settings.counts)
+    # The worker of a pool goes on with the next task, and a sweep with its next job.
+    is_task = pools.goes_on() and threading.current_thread() is threading.main_thread() and not (again or settings.counts)
     if not again:
-        if not is_task:
+        if pools.jobs and not (is_task or settings.counts):
+            note(unreached="further jobs of the sweep", what=f"after the first {pools.jobs}", file="", line=0)
+        if not is_task or pools.is_last:
             device.hold()
         _label_everything()
         if not is_task:
@@ -128,6 +130,9 @@ def stop(after, passes_made=0, why=None):
         _told = True
         if is_task:
             pools.was_stopped = True
+            pools.stopped += 1
+            if pools.stopped > 1:
+                note(trainings=pools.stopped)
             pools.wait_for_those_beside()
             raise SystemExit(0)
         _stopped = True

@@ -13,7 +13,7 @@ import weakref
 
 import torch
 
-from . import imports, labels, later, padding
+from . import imports, labels, later, padding, pools
 from .guard import guarded, instead
 from .notes import note
 
@@ -28,6 +28,8 @@ _trained, _asked = set(), set()
 _shapes = {}
 # Of the last forward pass.
 _last = {}
+# What modules are known by: their first parameter, which a wrapper shares.
+_models = weakref.WeakKeyDictionary()
 # By step and model: samples that went through it, and tokens.
 _batches = {}
 _batches_of = 0
@@ -104,7 +106,8 @@ def _enters(root, arguments, named):
     # What checkpointing computes again is no pass of its own.
     if torch._C._current_graph_task_id() != -1:
         return
-    model = id(next(root.parameters(), None))
+    # FSDP has its modules keep whole parameters in the place of parts, from the first micro-batch of a pipeline on.
+    model = _models.setdefault(root, id(next(root.parameters(), None)))
     if not has_gone_backward and torch.is_grad_enabled() and len(_callers) < MOST_FILES:
         caller = next((frame for frame, _ in traceback.walk_stack(sys._getframe(1)) if is_own(frame.f_code.co_filename)), None)
         if caller is not None:
@@ -248,7 +251,7 @@ def tell():
     for file in dict.fromkeys((*own_files(), *_of_started_library())):
         _of_source(file, found)
     known = {(file, line) for evidence in found.values() for _, file, line in evidence}
-    rest = [(what, file, line) for what, file, line in later.of_frames(sys._getframe(1), is_own, parsed) if (file, line) not in known]
+    rest = [(what, file, line) for what, file, line in later.of_frames(sys._getframe(1), is_own, parsed, _trained_now()) if (file, line) not in known]
     for kind, evidence in found.items():
         if kind not in _did:
             for what, file, line in evidence[:MOST_TOLD]:
@@ -291,11 +294,29 @@ def _trainers_in_frames():
     return {id(trainer): trainer for trainer in trainers}.values(), names
 
 
+def _trained_now():
+    """Whether an object is an optimizer, or has one, or is a model that trains."""
+    roots = {id(root) for root in labels.training_roots()}
+
+    def is_trained(value):
+        if issubclass(type(value), torch.nn.Module):
+            return id(value) in roots
+        try:
+            # Not a property, which would be code of the script's.
+            held = list(object.__getattribute__(value, "__dict__").values())
+        except AttributeError:
+            held = []
+        return any(issubclass(type(each), torch.optim.Optimizer) for each in (value, *held))
+
+    return is_trained
+
+
 def _of_started_library():
     """Files in which the loop stands, where a library is started itself, by a command of its own or `python -m`."""
     files = [os.path.abspath(frame.f_code.co_filename) for frame, _ in traceback.walk_stack(sys._getframe(1))]
     files = [file for file in files if file.endswith(".py") and "/vramlab_rehearsal/" not in file]
-    found = re.match(r".*/(?:site|dist)-packages/[^/]+/", files[-1]) if files else None
+    # A worker is started by a library, too.
+    found = re.match(r".*/(?:site|dist)-packages/[^/]+/", files[-1]) if files and not pools.depth else None
     return [file for file in files if found and file.startswith(found[0])]
 
 
@@ -336,6 +357,14 @@ def own_files():
 
 def has_optimizer(torch):
     return any(issubclass(type(each), torch.optim.Optimizer) for each in gc.get_objects())
+
+
+@functools.cache
+def captures():
+    """Whether the script has a CUDA graph captured somewhere."""
+    trees = filter(None, map(parsed, own_files()))
+    calls = (node.func for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return any(re.fullmatch(r"(.*\.)?(CUDAGraph|make_graphed_callables|cuda\.graph)", ast.unparse(func)) for func in calls)
 
 
 @functools.lru_cache(maxsize=MOST_FILES)

@@ -123,6 +123,9 @@ def _told_of_threads(thread):
             note(threads=True)
 
 
+# Steps more than were asked for that a script may make before it captures a graph: PyTorch asks for 11 under DDP.
+_WARM_UP = 12
+
 _trials = 0
 # By library, the function that tries batches or learning rates in training steps which are not the training.
 _FINDERS = {"batch_size_scaling": "_scale_batch_size", "lr_finder": "_lr_find"}
@@ -245,7 +248,7 @@ class _Steps:
         device.library.vl_end_step()
         loading.step_ended(self.backwards)
         hosting.look()
-        if self.wanted is None or steps - self.before_task < self.wanted or _trials:
+        if self.wanted is None or steps - self.before_task < self.wanted or _trials or self.warms_up(steps - self.before_task):
             return
         try:
             self.stop(steps)
@@ -255,6 +258,13 @@ class _Steps:
                 self.before_task = steps
                 self.counts.clear()
                 self.at.clear()
+
+    @guarded("steps before a CUDA graph")
+    def warms_up(self, made):
+        """Whether steps on a stream of their own come before a CUDA graph is captured, as PyTorch's documentation has it: the graph's pool comes then."""
+        if self.has_captured or made >= self.wanted + _WARM_UP or self.torch.cuda.is_current_stream_capturing():
+            return False
+        return self.torch.cuda.current_stream() != self.torch.cuda.default_stream() and reach.captures()
 
     def restart_after_trials(self):
         """Steps are counted from where memory ran out last and the script went on, and from the end of a finder's trials."""

@@ -10,7 +10,7 @@
 //! 3. Of all others: what costs no time comes first, by what it frees to a tenth, and of as much what takes less time; then by what is freed for each
 //!    per cent of a longer step.
 //!
-//! Of a group of alternatives the first counts. What frees less than a twentieth of what the job needs is none, nor what the script has.
+//! Of a group of alternatives the first counts; of frozen weights also what leaves much less of them. What frees less than a twentieth of what the job needs is none, nor what the script has.
 
 use super::account::{Part, part_of};
 use super::facts::Facts;
@@ -27,6 +27,8 @@ use std::collections::{HashMap, HashSet};
 pub const FREE: f64 = 0.05;
 /// What frees a smaller part of what the job needs is not worth a line.
 const LEAST_PART: i64 = 20;
+/// This part of it is much.
+const MUCH_MORE: i64 = 8;
 
 /// A change of the script, or of how it is run.
 #[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
@@ -301,6 +303,10 @@ fn has(facts: &Facts) -> HashSet<Has> {
         (Has::FewClasses, (has_ended_a_step || !facts.trains) && has_few()),
         (Has::ChannelsLast, of_kind(WorkKind::Convolution).all(|work| work.is_channels_last || work.is_volume)),
         (Has::OtherOptimizer, has_ended_a_step && !is_adam && is_other()),
+        (
+            Has::CapturedGraphs,
+            facts.all_blocks.iter().any(|of| matches!(of.bound, Bound::PrivatePool(_)) && of.category == Category::Activations),
+        ),
         (Has::Closure, is_seen("torch/optim/lbfgs.py")),
         (Has::ClipsGradients, is_seen("torch/nn/utils/clip_grad.py")),
         (Has::NoState, has_ended_a_step && !facts.all_blocks.iter().any(|block| block.category == Category::OptimizerState)),
@@ -330,6 +336,11 @@ pub struct Job {
     pub host_memory: u64,
 }
 
+/// Where frozen weights fill the card, each way that leaves much less of them there is a choice of its own: it takes longer, or rounds more.
+fn is_of_frozen(advice: &Advice) -> bool {
+    named(&advice.technique).is_some_and(|technique| technique.is_against(Source::FrozenWeights))
+}
+
 /// The advice for a job, the first first.
 pub fn advice(cuts: &[Cut], job: Job) -> Vec<Advice> {
     let fits = job.needs <= job.memory;
@@ -349,8 +360,14 @@ pub fn advice(cuts: &[Cut], job: Job) -> Vec<Advice> {
     };
     let mut all: Vec<Advice> = cuts.iter().filter_map(of).filter(|advice| advice.frees * LEAST_PART >= job.needs).collect();
     all.sort_by_key(|advice| (advice.merit(job.host_memory).place(), advice.technique.clone()));
-    let mut groups = HashSet::new();
-    all.retain(|advice| groups.insert(advice.group.clone()));
+    let mut groups: HashMap<String, i64> = HashMap::new();
+    all.retain(|advice| match groups.get(&advice.group) {
+        Some(before) if !is_of_frozen(advice) || advice.frees - before < job.needs / MUCH_MORE => false,
+        _ => {
+            groups.insert(advice.group.clone(), advice.frees);
+            true
+        }
+    });
     all
 }
 

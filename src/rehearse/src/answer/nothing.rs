@@ -44,7 +44,8 @@ pub fn nothing(run: &Capture, name: &str) -> Result<()> {
             _ => "",
         };
         let seen = if run.last_line_of_stderr.is_empty() { "; what it says to that stands above" } else { "" };
-        return Err(ScriptFailed(format!("{script} failed before it {when}: {}{hint}{seen}", run.end())).into());
+        let host = run.host_ran_out().map_or(String::new(), |why| format!("; {why}"));
+        return Err(ScriptFailed(format!("{script} failed before it {when}: {}{hint}{seen}{host}", run.end())).into());
     }
     ensure!(!run.traces.is_empty(), "{script} ran and never imported torch, so there is nothing to rehearse");
     let flags = device_flags(&run.command);

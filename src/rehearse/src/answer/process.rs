@@ -63,6 +63,9 @@ pub struct ProcessAnswer {
     /// The first line whose convolution PyTorch computes by itself, without cuDNN.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without_cudnn: Option<Frame>,
+    /// Trainings that were stopped one after the other, as a sweep has them; none of one alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trainings: Option<u32>,
     pub exception: Option<Failure>,
     /// What a person should know beside the figures, in sentences.
     pub findings: Vec<Finding>,
@@ -180,6 +183,7 @@ fn on_device(facts: &Facts) -> ProcessAnswer {
         gradients_without_steps: gradients_without_steps(facts),
         explicit_attention: explicit_attention(facts),
         without_cudnn: without_cudnn(facts),
+        trainings: (trace.trainings > 1).then_some(trace.trainings),
         exception: trace.exception.as_ref().map(|exception| failure(trace, exception)),
         checkpoint: checkpoint(facts),
         has_loader: !trace.loaders.is_empty(),
@@ -211,6 +215,7 @@ fn findings(facts: &Facts, seen: &ProcessAnswer) -> Vec<Finding> {
         of::garbage::find(facts),
         of::attention::find(facts, seen.explicit_attention.as_ref(), seen.peak.bytes),
         of::cudnn::find(seen.without_cudnn.as_ref()),
+        of::cudnn::engines(facts, seen.peak_reserved),
         of::leftovers::find(&seen.leftovers, growth, steps),
         of::growth::find(growth, of::leftovers::cure(&seen.leftovers, growth), steps),
         of::kept_by::find(growth),

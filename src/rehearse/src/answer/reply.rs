@@ -11,7 +11,7 @@ use super::serving::Serves;
 use super::time::Prediction;
 use super::verdict::{Answer, RehearsalVerdict, StepTime};
 use crate::capture::plain::first_line;
-use crate::capture::process::{NoteKind, SkippedCode};
+use crate::capture::process::{Note, NoteKind, SkippedCode};
 use crate::capture::session::{Capture, OtherValues};
 use crate::words::{bytes, place_or_not, places_of, short};
 use base::order::grouped;
@@ -229,12 +229,26 @@ impl Reply<'_> {
             findings: findings
                 .filter(|finding| !(is_said(finding) || is_server && finding.kind == FindingKind::SizedByFree))
                 .filter(|finding| !(grows && finding.kind == FindingKind::Leftovers))
+                .filter(|finding| match finding.kind {
+                    FindingKind::Engines => engines_decide(answer, finding.bytes),
+                    // What fills a twentieth of a card in as many rounds as that is nobody's matter.
+                    FindingKind::Growth => finding.bytes >= answer.gpu.memory / MOST_ROUNDS / 20,
+                    _ => true,
+                })
                 .collect(),
             advice: if failed { &[] } else { &answer.advice },
             time: time.filter(|_| !failed && !is_server),
             slowest,
             notes: notes(answer),
         }
+    }
+}
+
+/// Whether so much reserved would fill the card; or it does not fit by as little as what cuDNN allocates can be off by.
+fn engines_decide(answer: &Answer, reserved: i64) -> bool {
+    match answer.verdict.fits() {
+        true => answer.peak_on_device - answer.peak_reserved + reserved > answer.gpu.memory,
+        false => answer.needs_at_least.is_some_and(|needs| needs - needs / 50 <= answer.gpu.memory),
     }
 }
 
@@ -300,13 +314,18 @@ fn verdict(answer: &Answer) -> String {
 
 fn seen_said(answer: &Answer) -> String {
     let is_cut = matches!(answer.verdict, RehearsalVerdict::TimedOut | RehearsalVerdict::Interrupted);
+    let trainings = answer.processes.first().and_then(|worst| worst.trainings);
     match (answer.steps, answer.time.as_ref().and_then(|time| time.passes)) {
         (0, Some(passes)) => format!("{} seen.", counted(passes, "forward pass").replace("passs", "passes")),
         (0, None) if is_cut => "No optimizer step was seen.".to_string(),
         (0, None) if answer.processes.iter().any(|process| process.steps > 0) => {
-            "The process that needs most was seen to its end, and makes no optimizer step.".to_string()
+            "The process that needs most made no optimizer step.".to_string()
         }
         (0, None) => "Seen to the end of the script, which makes no optimizer step.".to_string(),
+        (steps, _) if trainings.is_some() => {
+            let trainings = counted(trainings.unwrap_or(0) as usize, "training");
+            format!("{} seen, of {trainings} one after the other.", counted(steps as usize, "step"))
+        }
         (steps, _) if answer.came_to_its_end => format!("{} seen, to the end of the script.", counted(steps as usize, "step")),
         (steps, _) => format!("{} seen.", counted(steps as usize, "step")),
     }
@@ -363,7 +382,12 @@ fn beside(answer: &Answer) -> Vec<String> {
     let would_start = would_start.map(|serves| format!("It would start with {}.", serves.would_start.join(", or with ")));
     // How a server came to its end, and what failed without an error of its own.
     let fails_alone = answer.verdict == RehearsalVerdict::ScriptFailed && failure(answer).is_none();
-    let ended = answer.notes.iter().rfind(|note| note.kind == NoteKind::Ended).filter(|_| answer.serves.is_some() || fails_alone);
+    let told = |note: &&Note| match note.kind {
+        NoteKind::HostRanOut => answer.verdict == RehearsalVerdict::ScriptFailed,
+        NoteKind::Ended => answer.serves.is_some() || fails_alone,
+        _ => false,
+    };
+    let ended = answer.notes.iter().rfind(told);
     let ended = ended.map(|note| format!("{}{}.", note.text[..1].to_uppercase(), &note.text[1..]));
     let starts = served.filter(|serves| serves.starts);
     let (times, more) = (starts.and_then(Serves::times_said), starts.and_then(Serves::more_said));

@@ -144,6 +144,8 @@ pub enum Has {
     ChannelsLast,
     /// Another than Adam or AdamW.
     OtherOptimizer,
+    /// In which copies cannot wait for each other on the host.
+    CapturedGraphs,
     /// An optimizer whose step wants one.
     Closure,
     /// It wants all gradients at once.

@@ -513,6 +513,7 @@ fn notes_of(run: &Capture, ends: Vec<String>, streams: Option<&HeldByStreams>) -
     let of_processes = run.traces.iter().flat_map(|trace| &trace.notes).filter(|note| said.insert(*note));
     let mut notes: Vec<Note> = of_processes.cloned().collect();
     notes.extend(ends.into_iter().map(|text| Note::new(NoteKind::Ended, text)));
+    notes.extend(run.host_ran_out().map(|text| Note::new(NoteKind::HostRanOut, text)));
     notes.extend(streams.map(|held| Note::new(NoteKind::Assumed, held.note(run.lag))));
     if run.occupancy.is_crowded {
         let text = "more than 1024 processes used the GPU at one time: what later ones had is not in what was free for others";
@@ -537,6 +538,7 @@ pub fn play_ranks<'a>(runs: impl Iterator<Item = (&'a Capture, &'a Answer)> + Cl
 /// The time of a step, of the process whose steps take longest; or why there is none.
 fn predicted(run: &Capture, steps: u32) -> (Option<Prediction>, Option<String>) {
     let predicted = |trace: &Trace| {
+        run.one_training()?;
         let mut time = predict(trace, &run.card, steps, run.host_factor)?;
         time.busy = run.host_factor.map(|_| run.load).filter(|load| *load > 1.0);
         // Batches of a forward pass, where there is no step.
@@ -560,10 +562,8 @@ fn predicted(run: &Capture, steps: u32) -> (Option<Prediction>, Option<String>) 
         }
         Ok(time)
     });
-    match longest.unwrap_or_else(|| Err("nothing ran on the GPU".to_string())) {
-        Ok(time) => (Some(time), None),
-        Err(why) => (None, Some(why)),
-    }
+    let found = longest.unwrap_or_else(|| Err("nothing ran on the GPU".to_string()));
+    found.map_or_else(|why| (None, Some(why)), |time| (Some(time), None))
 }
 
 fn passes_of(trace: &Trace) -> usize {

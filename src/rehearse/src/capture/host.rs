@@ -23,6 +23,12 @@ impl HostFigures {
     }
 }
 
+/// Processes that this machine's kernel has ended so far for want of memory.
+pub fn killed_for_memory() -> u64 {
+    let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok()).unwrap_or(0)
+}
+
 /// Bytes of memory by a line of this machine's, `MemTotal:` or `MemAvailable:`, or what its container may take; none where nobody says.
 pub fn memory_of_this_machine(name: &str) -> Option<u64> {
     let of_file = |path| fs::read_to_string(path).unwrap_or_default();

@@ -158,6 +158,8 @@ pub struct Trace {
     pub pass_batches: Vec<(u64, u64)>,
     /// Whether more than one thread goes backward.
     pub trains_in_threads: bool,
+    /// Trainings that were stopped one after the other, as a sweep has them; 0 of one alone.
+    pub trainings: u32,
     /// Numbers of the forward passes in which torch.compile worked.
     compiling: Vec<usize>,
     /// Of the packages whose own ways a technique may switch on, those that were imported; none of a process that did not come to its end.
@@ -217,6 +219,7 @@ enum TraceLine {
     PassBatches { pass_batches: Vec<(u64, u64)> },
     Compiling { compiling: Vec<usize> },
     Threads { threads: bool },
+    Trainings { trainings: u32 },
     Imported { imported: Vec<String> },
     Loader(ScriptLoader),
     Flops { flops: u64 },
@@ -354,6 +357,7 @@ impl Trace {
             TraceLine::Batches { batches } => self.batches = batches,
             TraceLine::PassBatches { pass_batches } => self.pass_batches = pass_batches,
             TraceLine::Threads { threads } => self.trains_in_threads = threads,
+            TraceLine::Trainings { trainings } => self.trainings = trainings,
             TraceLine::Compiling { compiling } => self.compiling = compiling,
             TraceLine::Imported { imported } => self.imported = Some(imported),
             TraceLine::Loader(loader) => self.loaders.push(loader),
@@ -433,7 +437,13 @@ impl Trace {
 
     /// The innermost line of a stack that is neither PyTorch's nor the standard library's: where a library trains, the line of its model.
     pub fn line(&self, number: u32) -> Option<&Frame> {
-        self.stack(number).find(|frame| !is_torch_or_stdlib(&frame.file)).or_else(|| self.stack(number).next())
+        let others = || self.dynamic_line(number).or_else(|| self.stack(number).next());
+        self.stack(number).find(|frame| !is_torch_or_stdlib(&frame.file)).or_else(others)
+    }
+
+    /// Of code that is in no file: of `python -c`, of functions that a launcher of sweeps sends to its workers.
+    fn dynamic_line(&self, number: u32) -> Option<&Frame> {
+        self.stack(number).find(|frame| ["<string>", "<stdin>", "<dynamic-code>"].contains(&frame.file.as_str()))
     }
 
     /// As [`is_library`], for packages that were installed into folders of this process's own, too.
@@ -451,7 +461,7 @@ impl Trace {
     /// The innermost line of the user's own, where that is another one.
     pub fn own_line(&self, number: u32) -> Option<&Frame> {
         let is_own = |frame: &&Frame| !self.is_library(&frame.file) && !self.is_installed_program(&frame.file);
-        self.stack(number).find(is_own).filter(|own| Some(*own) != self.line(number))
+        self.stack(number).find(is_own).or_else(|| self.dynamic_line(number)).filter(|own| Some(*own) != self.line(number))
     }
 }
 

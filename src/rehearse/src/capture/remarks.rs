@@ -76,6 +76,8 @@ pub enum NoteKind {
     Assumed,
     /// How the command, a process or a server ended.
     Ended,
+    /// That the host's memory ran out.
+    HostRanOut,
     /// The largest batch that the data set has was given to a step.
     Longest,
     /// What could not be found out.

@@ -50,6 +50,9 @@ pub struct Capture {
     /// Of the machine that it ran on, or of what was said of the target's host: bytes of memory; 0 where that is not known.
     #[serde(default)]
     pub host_memory: u64,
+    /// Processes of that machine that its kernel ended for want of memory while it ran.
+    #[serde(default)]
+    pub killed: u64,
     /// How long it ran.
     #[serde(default)]
     pub seconds: f64,
@@ -313,6 +316,22 @@ impl Capture {
 
     pub fn status(&self) -> ExitStatus {
         ExitStatus::from_raw(self.status)
+    }
+
+    /// Why there is no time of a step, where a process has several trainings.
+    pub fn one_training(&self) -> Result<(), String> {
+        match self.traces.iter().map(|trace| trace.trainings).find(|trainings| *trainings > 1) {
+            Some(several) => Err(format!("{several} trainings ran one after the other, each with steps of its own")),
+            None => Ok(()),
+        }
+    }
+
+    /// That the host ran out of memory, of a command that failed.
+    pub fn host_ran_out(&self) -> Option<String> {
+        let helps = "--no-init makes no weights there, and --world-size N --rank R runs one rank of N";
+        let ended = if self.killed == 1 { "a process".to_string() } else { format!("{} processes", self.killed) };
+        (self.killed > 0 && !self.status().success())
+            .then(|| format!("the host ran out of memory and its kernel ended {ended} while this ran: {helps}"))
     }
 
     /// How the command ended, and what it said to that where nobody saw it.

@@ -7,7 +7,7 @@ use super::session::{self, Rest, Running, Session};
 use super::zygote::Zygotes;
 use super::{caches, held};
 use crate::capture::held::HeldBack;
-use crate::capture::host::memory_of_this_machine;
+use crate::capture::host::{killed_for_memory, memory_of_this_machine};
 use crate::capture::plain::on_one_line;
 use crate::capture::process::VERSION;
 use crate::capture::session::{Capture, FAILED, script_of};
@@ -275,7 +275,7 @@ impl Rehearsal {
     /// Runs the command, and gives what it left, whose files are there as long as the session is.
     pub(crate) fn run(&self, output: Output) -> Result<(Capture, Session)> {
         let words: Vec<String> = self.words().iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        let began = Instant::now();
+        let (began, killed) = (Instant::now(), killed_for_memory());
         let run = |zygotes| -> Result<_> {
             // A clock answers as long as it is there.
             let (mut started, _clock) = start(self, output, zygotes, &words)?;
@@ -299,6 +299,7 @@ impl Rehearsal {
             host_factor: self.host_factor,
             timeout: self.timeout,
             host_memory: self.host_memory.or_else(|| memory_of_this_machine("MemTotal:")).unwrap_or(0),
+            killed: killed_for_memory().saturating_sub(killed),
             seconds: began.elapsed().as_secs_f64(),
             load: load(),
             cores: thread::available_parallelism().map_or(1, usize::from),

@@ -63,6 +63,15 @@ fn surroundings() -> String {
     format!("{}{namespaces:?}{limits}", lines.collect::<String>())
 }
 
+/// Paths as they are meant in a folder, for who waits in another one.
+fn absolute(paths: &OsStr, folder: &Path) -> OsString {
+    if paths.is_empty() {
+        return OsString::new();
+    }
+    let of_folder = |path: PathBuf| if path.as_os_str().is_empty() { folder.to_path_buf() } else { folder.join(path) };
+    env::join_paths(env::split_paths(paths).map(of_folder)).unwrap_or_else(|_| paths.to_owned())
+}
+
 impl Zygotes {
     /// Of this program alone; none where there are to be none. With `more` for many copies.
     pub fn own(more: bool) -> Result<Option<Zygotes>> {
@@ -119,7 +128,11 @@ impl Zygotes {
         }
         let folder = env::current_dir().context("asking for this folder")?;
         let program = if words[0].as_bytes().contains(&b'/') { folder.join(&words[0]) } else { PathBuf::from(&words[0]) };
-        let of_all: Vec<_> = environment.iter().filter(|(name, _)| !is_of_a_rehearsal(name)).collect();
+        let own = |(name, value): (&OsString, &OsString)| {
+            let value = if name == "PYTHONPATH" { absolute(value, &folder) } else { value.clone() };
+            (name.clone(), value)
+        };
+        let of_all: Vec<_> = environment.iter().filter(|(name, _)| !is_of_a_rehearsal(name)).map(own).collect();
         let libraries = environment.get(OsStr::new("VRAMLAB_REHEARSAL_LIBRARIES")).context("the simulated GPU's libraries")?;
         let path = env::var_os("PATH").unwrap_or_default();
         let mut hasher = DefaultHasher::new();

@@ -1,6 +1,6 @@
 //! The answer on a terminal: at most 24 lines of 80 columns. `-v` has all of it.
 
-use super::time::{in_short, of_wait};
+use super::time::{in_short, of_wait, of_whom};
 use crate::answer::advice::Advice;
 use crate::answer::reply::{Reply, brief};
 use crate::answer::{Account, AccountRow, Answer, Fill, Finding, Part, RehearsalVerdict, Serves, moment};
@@ -19,6 +19,8 @@ const BESIDE: usize = 6;
 const FINDING: usize = 5;
 const NOTES: usize = 2;
 const BAR: usize = 10;
+/// Columns of a row's name, at least.
+const NAMES: usize = 17;
 
 /// In lines of 80 columns, as many of them as there may be; what is cut ends in dots.
 fn fitted(text: &str, lines: usize) -> Vec<String> {
@@ -81,9 +83,9 @@ fn of_row(row: &AccountRow, answer: &Answer) -> String {
 }
 
 /// A row of what fills the card.
-fn row(name: &str, held: i64, (most, total): (i64, i64), what: &str) -> String {
+fn row(name: &str, width: usize, held: i64, (most, total): (i64, i64), what: &str) -> String {
     let bar = "#".repeat(usize::try_from((held.max(0) * BAR as i64 + most / 2) / most).unwrap_or(0).min(BAR));
-    let line = format!("  {name:<17} {:>8} {:>5}  {bar:<BAR$}  {what}", bytes(held), share_of(held, total));
+    let line = format!("  {name:<width$} {:>8} {:>5}  {bar:<BAR$}  {what}", bytes(held), share_of(held, total));
     cut(line.trim_end(), COLUMNS)
 }
 
@@ -96,8 +98,16 @@ fn fills(serves: &Serves, answer: &Answer) -> Vec<String> {
         _ => String::new(),
     };
     let mut lines = vec![format!("What fills {} of {}:", bytes(total), answer.gpu.name)];
-    lines.extend(serves.fills.iter().map(|fill| row(&fill.what, fill.bytes, (most, total), &line(fill))));
+    let width = NAMES.max(serves.fills.iter().map(|fill| fill.what.len()).max().unwrap_or(0));
+    lines.extend(serves.fills.iter().map(|fill| row(&fill.what, width, fill.bytes, (most, total), &line(fill))));
     lines
+}
+
+/// How many rows of the account have a line of their own where there is room for so many: all others together are no more than the largest.
+fn named(held: &[i64], room: usize) -> usize {
+    let least = if held.len() > room { room - 1 } else { room };
+    let is_enough = |shown: &usize| held.iter().skip(*shown).sum::<i64>() <= held[0];
+    (least..held.len()).find(is_enough).unwrap_or(least.max(held.len()))
 }
 
 fn account(account: &Account, answer: &Answer, rows: usize) -> Vec<String> {
@@ -105,8 +115,9 @@ fn account(account: &Account, answer: &Answer, rows: usize) -> Vec<String> {
     let when = moment(&account.phase, account.step, account.pass);
     let mut lines = vec![cut(&format!("What fills {}: {when}{at}", bytes(account.total)), COLUMNS)];
     let most = account.rows.first().map_or(1, |row| row.bytes.max(1));
-    let row = |name: &str, held: i64, what: &str| row(name, held, (most, account.total), what);
-    let shown = if account.rows.len() > rows { rows - 1 } else { rows };
+    let shown = named(&account.rows.iter().map(|row| row.bytes).collect::<Vec<i64>>(), rows);
+    let width = account.rows.iter().take(shown).map(|row| row.part.name().len()).max().unwrap_or(0).max(NAMES);
+    let row = |name: &str, held: i64, what: &str| row(name, width, held, (most, account.total), what);
     lines.extend(account.rows.iter().take(shown).map(|one| row(one.part.name(), one.bytes, &of_row(one, answer))));
     if let Some(rest) = account.rows.get(shown..).filter(|rest| !rest.is_empty()) {
         let names: Vec<&str> = rest.iter().map(|row| row.part.name()).collect();
@@ -140,7 +151,9 @@ fn advice(head: &str, advice: &[Advice]) -> Vec<String> {
 fn speed(reply: &Reply, answer: &Answer) -> Vec<String> {
     let Some(time) = &reply.time else { return Vec::new() };
     let [step, low, high] = [time.seconds, time.low, time.high].map(|seconds| Seconds(seconds).to_string());
-    let rate = time.throughput.split(", ").next().filter(|rate| !rate.is_empty()).map_or(String::new(), |rate| format!(", {rate}"));
+    let of = answer.time.as_ref().map_or("", of_whom);
+    let rate =
+        time.throughput.split(", ").next().filter(|rate| !rate.is_empty()).map_or(String::new(), |rate| format!(", {rate}{of}"));
     let slowest: Vec<String> =
         reply.slowest.iter().map(|(line, share)| format!("{} {:.0} %", brief(line), share * 100.0)).collect();
     let speed = format!("Speed (predicted): {step} a {} ({low} to {high}){rate}; bound by {}.", time.unit, time.bound_by);
@@ -180,7 +193,8 @@ pub fn short(answer: &Answer) -> String {
     let taken = |parts: &[Vec<String>]| parts.iter().filter(|part| !part.is_empty()).map(|part| part.len() + 1).sum::<usize>();
     let told = |finding: &Finding| {
         let row = finding.cure.as_ref().or(finding.rows.first()).map_or("", |row| row.trim());
-        [format!("{} {row}", finding.title), finding.title.clone()].map(|text| without_folders(&text))
+        let row = if finding.title.contains(row) { "" } else { row };
+        [format!("{} {row}", finding.title), finding.title.clone()].map(|text| without_folders(text.trim_end()))
     };
     // Findings and notes have what is left, the first of them before small rows.
     let mut room = LINES.saturating_sub(taken(&parts) + 1);
@@ -241,6 +255,14 @@ mod tests {
         assert!(lines.len() == 2 && lines[0].starts_with("Makes it fit") && lines[1].starts_with("  bf16"), "{lines:?}");
         let lines = super::advice("Try first", &all[..3]);
         assert!(lines.len() == 4 && lines[0].starts_with("Try first"), "{lines:?}");
+    }
+
+    #[test]
+    fn all_others_are_no_more_than_the_largest_row() {
+        assert_eq!(super::named(&[45, 24, 18, 7, 3, 2, 1], 7), 7);
+        assert_eq!(super::named(&[45, 24, 18, 7, 3, 2, 1], 3), 2);
+        assert_eq!(super::named(&[30, 20, 15, 15, 10, 10], 3), 3);
+        assert_eq!(super::named(&[10, 10, 10, 10, 10, 10], 3), 5);
     }
 
     #[test]

@@ -91,16 +91,22 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
     epoch(text, time)
 }
 
+/// Of a rank among others, whose its throughput is.
+pub(super) fn of_whom(time: &Prediction) -> &'static str {
+    match time.replicas {
+        Some(0 | 1) if time.job.as_ref().is_some_and(|job| job.is_pipeline) => " of the pipeline",
+        Some(0 | 1) => " of one rank",
+        Some(_) => " of the whole job",
+        None => "",
+    }
+}
+
 /// What it does in a second, and what that costs.
 fn throughput(text: &mut String, time: &Prediction) -> std::fmt::Result {
     if !time.throughput().is_empty() {
-        let of = match time.replicas {
-            Some(0 | 1) if time.job.as_ref().is_some_and(|job| job.is_pipeline) => " of the pipeline".to_string(),
-            Some(0 | 1) => " of one rank".to_string(),
-            Some(ranks) => format!(" of the whole job, whose {ranks} ranks have batches of their own"),
-            None => String::new(),
-        };
-        writeln!(text, "    That is {}{of} (predicted).", time.throughput())?;
+        let more = time.replicas.filter(|ranks| *ranks > 1);
+        let more = more.map_or(String::new(), |ranks| format!(", whose {ranks} ranks have batches of their own"));
+        writeln!(text, "    That is {}{}{more} (predicted).", time.throughput(), of_whom(time))?;
     }
     if let Some(prefill) = time.prefill_seconds {
         writeln!(text, "    The text before the first token takes {} (predicted), at most.", seconds(prefill))?;

@@ -297,7 +297,7 @@ enum class Special {
 };
 
 Special special_of(const std::string& name) {
-  // Without their namespace. What is asked of all values (kAll) is mostly whether they are valid.
+  // Without their namespace. What is asked of all values (kAll) is mostly whether they are valid; of _is_all_true it is always, as torch.distributions does.
   static const std::map<Special, std::set<std::string>> specials = {
       {Special::kItem, {"_local_scalar_dense"}},
       {Special::kEqual, {"equal", "allclose"}},
@@ -308,7 +308,7 @@ Special special_of(const std::string& name) {
       {Special::kInTurn, {"topk", "sort", "sort.stable"}},
       {Special::kBestInTurn, {"argmax", "argmin", "argmax.out", "argmin.out", "max.dim", "min.dim"}},
       {Special::kAll, {"all", "all.dim", "all.dims"}},
-      {Special::kTrue, {"isfinite", "isclose"}},
+      {Special::kTrue, {"isfinite", "isclose", "_is_all_true"}},
       {Special::kFalse, {"isnan", "isinf"}},
       {Special::kMore, {"gt.Scalar", "ge.Scalar"}},
       {Special::kLess, {"lt.Scalar", "le.Scalar"}},
@@ -431,8 +431,10 @@ struct Around final : c10::OperatorKernel {
     special = special_of(name);
     // As the script calls it.
     name_of_operator = special == Special::kItem ? "item" : schema.name().substr(schema.name().find("::") + 2);
-    runs_on_cpu = op.hasKernelForDispatchKey(DispatchKey::CPU) || op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
-                  op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
+    // A product of whole numbers takes minutes on a CPU that has no instructions for it.
+    runs_on_cpu = (op.hasKernelForDispatchKey(DispatchKey::CPU) || op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+                   op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) &&
+                  schema.name() != "aten::_int_mm";
     static const std::set<std::string> kOverwrites = {"aten::fill_.Scalar", "aten::fill_.Tensor", "aten::zero_", "aten::copy_", "aten::random_",
                                                       "aten::random_.from", "aten::random_.to", "aten::uniform_", "aten::normal_",
                                                       "aten::bernoulli_.float", "aten::exponential_"};
@@ -500,7 +502,9 @@ struct Around final : c10::OperatorKernel {
     for (const IValue& value : values) results.add(value);
     for (const IValue& value : targets) written.add(value);
     const bool is_cast = special == Special::kCopy && cpu.is_known && is_whole(before[1].toTensor().scalar_type());
-    if (cpu.is_known && (is_cast || worth(results, written)) && compute(op, arguments, results, written, cpu.source, is_cast)) {
+    // What is made up and says that numbers are valid says it always.
+    const bool is_valid = special == Special::kTrue && cpu.source == kMadeUp;
+    if (cpu.is_known && !is_valid && (is_cast || worth(results, written)) && compute(op, arguments, results, written, cpu.source, is_cast)) {
       if (cpu.source == kMadeUp && special == Special::kCounts) tell_size(results.list[0], before);
       if (cpu.source != kReal && special == Special::kCopy && written.list[0].is_cpu()) placeholder_read("copy to the CPU", cpu.source == kMadeUp);
       return;
@@ -865,7 +869,7 @@ void leave_untouched() {
 
 void follow_values() {
   auto& dispatcher = c10::Dispatcher::singleton();
-  const std::set<std::string> composite = {"aten::copy_", "aten::allclose", "aten::isfinite", "aten::isinf", "aten::isclose"};
+  const std::set<std::string> composite = {"aten::copy_", "aten::allclose", "aten::isfinite", "aten::isinf", "aten::isclose", "aten::_is_all_true"};
   for (const auto& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findSchema(name);
     const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;

@@ -1,5 +1,5 @@
 """{
-"offload-activations": {"group": "offloading", "short": "activations wait on the host", "frees": {"large_activations": 0.9}, "time": "host", "needs": ["host_memory"], "compiles": true, "line": "what the forward pass keeps is copied to pinned host memory on a second stream, while the GPU computes; parameters and tensors below 1 MiB stay"}
+"offload-activations": {"group": "offloading", "short": "activations wait on the host", "frees": {"large_activations": 0.9}, "time": "host", "needs": ["host_memory"], "unless": ["captured_graphs"], "compiles": true, "line": "what the forward pass keeps is copied to pinned host memory on a second stream, while the GPU computes; parameters and tensors below 1 MiB stay"}
 }"""
 
 import inspect
@@ -78,6 +78,11 @@ class OffloadActivations:
 
 @technique
 class Offload(Region):
+    def enters(self, root):
+        if self.torch.cuda.is_current_stream_capturing():
+            self.refuse("a CUDA graph is captured, and its copies cannot wait for each other on the host")
+        super().enters(root)
+
     def make(self):
         return OffloadActivations()
 

@@ -34,6 +34,8 @@ sim::listed! {
         GradientsWithoutSteps,
         ExplicitAttention,
         WithoutCudnn,
+        /// What cuDNN offers on a GPU alone.
+        Engines,
         Leftovers,
         Growth,
         KeptBy,
@@ -78,6 +80,6 @@ impl Finding {
 
     /// Whether it says what nobody knows.
     pub fn is_unknown(&self) -> bool {
-        matches!(self.kind, FindingKind::Placeholders | FindingKind::Uncounted)
+        matches!(self.kind, FindingKind::Placeholders | FindingKind::Uncounted | FindingKind::Engines)
     }
 }

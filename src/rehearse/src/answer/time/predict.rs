@@ -75,7 +75,7 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: Option<f64>)
     let communication = timed.communication(card, &of_step);
     // Of a rehearsal that was kept before what ranks move was seen.
     let unseen = (communication.is_empty() && !trace.communicators.is_empty()).then_some("communication between GPUs");
-    let exposed_seconds = if communication.is_empty() { 0.0 } else { exposed(turns, step_seconds) };
+    let exposed_seconds = if communication.is_empty() { 0.0 } else { exposed(&timed, step_seconds) };
     let works: Vec<&Work> = timed.own().map(|at| stretch.works[at]).collect();
     let taken: Vec<OperatorTime> = timed.own().map(|at| timed.taken[at]).collect();
     let own_turns: Vec<Turn> = timed.own().map(|at| turns[at]).collect();
@@ -161,10 +161,11 @@ fn bound(turns: &[Turn], taken: &[OperatorTime], step_seconds: f64, exposed_seco
     (bound_by, is_busy)
 }
 
-/// What a step takes in nothing but what ranks move: as if nothing had to be moved.
-fn exposed(turns: &[Turn], step_seconds: f64) -> f64 {
-    let still = |turn: &Turn| if turn.meets.is_some() { Turn { host: 0.0, device: 0.0, ..*turn } } else { *turn };
-    (step_seconds - steady(&turns.iter().map(still).collect::<Vec<Turn>>(), true)).max(0.0)
+/// What a step takes in nothing but what ranks move: as if nothing had to be moved. What the script does before it is its own work, and stays.
+fn exposed(timed: &TimedStep, step_seconds: f64) -> f64 {
+    let still = |(turn, own): (&Turn, &f64)| if turn.meets.is_some() { Turn { host: *own, device: 0.0, ..*turn } } else { *turn };
+    let turns: Vec<Turn> = timed.turns.iter().zip(&timed.own_work).map(still).collect();
+    (step_seconds - steady(&turns, true)).max(0.0)
 }
 
 /// Whose constants most of the card's time has.

@@ -24,8 +24,8 @@ pub const PRESETS: [(&str, &str); 5] = [
         "ACCELERATE_USE_PARALLELISM_CONFIG=true PARALLELISM_CONFIG_TP_SIZE={tp} PARALLELISM_CONFIG_DP_SHARD_SIZE={dp} \
          ACCELERATE_USE_FSDP=true FSDP_VERSION=2 --per_device_train_batch_size {mb}",
     ),
-    // Megatron-DeepSpeed's.
-    ("deepspeed", "--tensor-model-parallel-size {tp} --pipeline-model-parallel-size {pp} --micro-batch-size {mb}"),
+    // As its own examples of tensor parallel training have it; what DeepSpeed reads itself is a file.
+    ("deepspeed", "--tp_size {tp} --dp_size {dp} --batch_size {mb}"),
     (
         "lightning",
         "--trainer.strategy ModelParallelStrategy --trainer.strategy.tensor_parallel_size {tp} --trainer.strategy.data_parallel_size {dp} \
