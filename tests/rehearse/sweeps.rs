@@ -247,7 +247,20 @@ if __name__ == '__main__':
     for call in (Call(Calls((work, (1,), {}), (work, (7,), {}))), Call(Calls((work, (2,), {}))), None): calls.put(call)
     print(results.get(), results.get()); worker.join()
 ";
-    for (script, prints) in [(of_hydra, "1.0\n1.0\n1.0"), (of_optuna, "1.0"), (of_joblib, "[None, None] [None]")] {
+    // As `n_jobs` has it: what two threads have at one time adds up.
+    let in_threads = "
+import concurrent.futures, types, trial, torch
+from optuna.study._optimize import _run_trial
+torch.ones(1, device='cuda')
+study = types.SimpleNamespace(directions=['minimize'])
+with concurrent.futures.ThreadPoolExecutor(2) as threads:
+    done = [threads.submit(_run_trial, study, lambda _, gib=gib: trial.train(gib), ()) for gib in (3, 4, 1)]
+    for each in done: each.result()
+print('1.0')
+";
+    for (script, prints) in
+        [(of_hydra, "1.0\n1.0\n1.0"), (of_optuna, "1.0"), (in_threads, "1.0"), (of_joblib, "[None, None] [None]")]
+    {
         let (code, printed, said, answer) = rehearse_with_launchers(script);
         assert_eq!((code, &answer["verdict"]), (Some(0), &"fits".into()), "{said}");
         assert!(printed.contains(prints), "{printed}");
@@ -255,7 +268,7 @@ if __name__ == '__main__':
         assert!((7..9).contains(&(answer["peak_on_device"].as_i64().unwrap() >> 30)), "{said}");
         assert_eq!(answer["processes"][0]["trainings"], 3, "{said}");
         assert_eq!(answer["processes"][0]["unreached"].to_string(), "[]", "{said}");
-        assert!(said.contains("9 steps seen, of 3 trainings one after the other.") && answer["time"].is_null(), "{said}");
+        assert!(said.contains(" steps seen, of 3 trainings.") && answer["time"].is_null(), "{said}");
     }
 }
 

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import os
 import sys
+import threading
 import time
 
 from . import imports
@@ -19,9 +20,18 @@ _LONGEST = 60
 # Jobs of a sweep that a process goes through, and what those have for a result that were stopped.
 MOST_JOBS, _RESULT = 16, 1.0
 
-# Tasks that this process carries out, one within the other, whether the innermost was stopped, and whether none follows.
-depth = 0
-was_stopped = is_last = False
+
+
+class _Here(threading.local):
+    """Tasks that a thread carries out, one within the other, and whether the innermost was stopped."""
+
+    depth = 0
+    was_stopped = False
+
+
+here = _Here()
+# Whether no task follows in this process, and the jobs of sweeps that it began and that were stopped.
+is_last = False
 jobs = stopped = 0
 
 
@@ -36,7 +46,7 @@ def follow():
 
 def goes_on():
     """Whether another task may follow the one that is stopped."""
-    return depth > 0 and jobs < MOST_JOBS
+    return here.depth > 0 and jobs < MOST_JOBS
 
 
 def _watch_hydra(module):
@@ -114,17 +124,16 @@ class _Task:
         self._result = result
 
     def __call__(self, *arguments, **more):
-        global depth, was_stopped
-        depth, was_stopped = depth + 1, False
+        here.depth, here.was_stopped = here.depth + 1, False
         _mark()
         try:
             return self._function(*arguments, **more)
         except SystemExit:
-            if not was_stopped:
+            if not here.was_stopped:
                 raise
             return self._result
         finally:
-            depth, was_stopped = depth - 1, False
+            here.depth, here.was_stopped = here.depth - 1, False
             _mark(ends=True)
 
 
@@ -140,6 +149,10 @@ class _Job(_Task):
         return super().__call__(*arguments, **more)
 
 
+def _me():
+    return f"{os.getpid()}.{threading.get_ident()}"
+
+
 def _file(of):
     return os.path.join(SESSION, f"task.{of}")
 
@@ -148,13 +161,13 @@ def _file(of):
 def _mark(ends=False):
     """Others see by it who is at work."""
     with contextlib.suppress(FileNotFoundError):
-        os.remove(_file(os.getpid())) if ends else open(_file(os.getpid()), "w").close()
+        os.remove(_file(_me())) if ends else open(_file(_me()), "w").close()
 
 
 @guarded("tasks beside a stopped one")
 def wait_for_those_beside():
     """What the task has stays taken until those that are at work with it have come as far: real trainings go on, whichever begins first."""
-    me, since = os.getpid(), time.monotonic()
+    me, since = _me(), time.monotonic()
     others = {name for name in os.listdir(SESSION) if name.startswith("task.") and name != f"task.{me}"}
     os.rename(_file(me), _file(f"{me}.stopped"))
     while others and time.monotonic() - since < _LONGEST:

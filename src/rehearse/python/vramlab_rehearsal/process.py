@@ -101,7 +101,7 @@ def stop(after, passes_made=0, why=None):
     global _stopped, _told
     again = _stopped
     # The worker of a pool goes on with the next task, and a sweep with its next job.
-    is_task = pools.goes_on() and threading.current_thread() is threading.main_thread() and not (again or settings.counts)
+    is_task = pools.goes_on() and not (again or settings.counts)
     if not again:
         if pools.jobs and not (is_task or settings.counts):
             note(unreached="further jobs of the sweep", what=f"after the first {pools.jobs}", file="", line=0)
@@ -129,7 +129,7 @@ def stop(after, passes_made=0, why=None):
             notes.mark("stopped")
         _told = True
         if is_task:
-            pools.was_stopped = True
+            pools.here.was_stopped = True
             pools.stopped += 1
             if pools.stopped > 1:
                 note(trainings=pools.stopped)

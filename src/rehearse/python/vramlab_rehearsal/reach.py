@@ -316,7 +316,7 @@ def _of_started_library():
     files = [os.path.abspath(frame.f_code.co_filename) for frame, _ in traceback.walk_stack(sys._getframe(1))]
     files = [file for file in files if file.endswith(".py") and "/vramlab_rehearsal/" not in file]
     # A worker is started by a library, too.
-    found = re.match(r".*/(?:site|dist)-packages/[^/]+/", files[-1]) if files and not pools.depth else None
+    found = re.match(r".*/(?:site|dist)-packages/[^/]+/", files[-1]) if files and not pools.here.depth else None
     return [file for file in files if found and file.startswith(found[0])]
 
 

@@ -253,7 +253,7 @@ class _Steps:
         try:
             self.stop(steps)
         finally:
-            if pools.was_stopped:
+            if pools.here.was_stopped:
                 # The next task of a pool's worker is a training of its own.
                 self.before_task = steps
                 self.counts.clear()

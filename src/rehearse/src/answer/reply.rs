@@ -324,7 +324,7 @@ fn seen_said(answer: &Answer) -> String {
         (0, None) => "Seen to the end of the script, which makes no optimizer step.".to_string(),
         (steps, _) if trainings.is_some() => {
             let trainings = counted(trainings.unwrap_or(0) as usize, "training");
-            format!("{} seen, of {trainings} one after the other.", counted(steps as usize, "step"))
+            format!("{} seen, of {trainings}.", counted(steps as usize, "step"))
         }
         (steps, _) if answer.came_to_its_end => format!("{} seen, to the end of the script.", counted(steps as usize, "step")),
         (steps, _) => format!("{} seen.", counted(steps as usize, "step")),

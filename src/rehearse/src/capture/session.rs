@@ -321,7 +321,7 @@ impl Capture {
     /// Why there is no time of a step, where a process has several trainings.
     pub fn one_training(&self) -> Result<(), String> {
         match self.traces.iter().map(|trace| trace.trainings).find(|trainings| *trainings > 1) {
-            Some(several) => Err(format!("{several} trainings ran one after the other, each with steps of its own")),
+            Some(several) => Err(format!("{several} trainings ran in one process, each with steps of its own")),
             None => Ok(()),
         }
     }
