@@ -75,11 +75,9 @@ pub fn standing<T>(judged: &Judged<T>, against: Against) -> String {
 pub fn together<'a>(judged: impl IntoIterator<Item = &'a Judgement>) -> Option<Verdict> {
     let carried = judged.into_iter().filter(|judged| judged.carries && judged.verdict != Verdict::NotMeasured);
     let mut verdicts: BTreeSet<Verdict> = carried.map(|judged| judged.verdict).collect();
-    if verdicts.contains(&Verdict::Incomplete) {
-        return Some(Verdict::Incomplete);
-    }
-    // What one machine leaves open contradicts no other's.
-    let open = verdicts.take(&Verdict::Inconclusive);
+    // What one machine leaves open or has not measured whole contradicts no other's.
+    let [incomplete, open] = [Verdict::Incomplete, Verdict::Inconclusive].map(|open| verdicts.take(&open));
+    let open = incomplete.or(open);
     let part = if verdicts.contains(&Verdict::Confirmed) { verdicts.take(&Verdict::InPart) } else { None };
     match verdicts.len() {
         0 | 1 => open.filter(|_| !verdicts.contains(&Verdict::Depends)).or(part).or(verdicts.first().copied()),
