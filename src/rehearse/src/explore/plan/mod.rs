@@ -15,9 +15,9 @@ use crate::answer::reply::short_failure;
 use crate::answer::time::{Prediction, RanksTogether, an_hour};
 use crate::answer::{Answer, RehearsalVerdict, answer, play_ranks};
 use crate::capture::session::Capture;
-use crate::run::executor::{Output, Rehearsal, Variant, was_interrupted};
+use crate::run::executor::{Output, Rehearsal, Variant, WAS_INTERRUPTED, was_interrupted};
 use crate::run::session::Session;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use base::units::{Bytes, Seconds};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -36,7 +36,7 @@ pub struct TriedLayout {
     pub layout: Layout,
     /// How it is started: variables of the environment, and the command as it was given with the layout's flags.
     pub command: String,
-    /// `fits`, `does_not_fit`, `failed`, `left_out`, or `slower`: by its first stage and its bubble it is none of the best.
+    /// `fits`, `does_not_fit`, `failed`, `interrupted`, `left_out`, or `slower`: by its first stage and its bubble it is none of the best.
     pub outcome: &'static str,
     /// Why, where it is not among those that fit.
     pub why: Option<String>,
@@ -61,6 +61,14 @@ pub struct TriedLayout {
 impl TriedLayout {
     fn not_run(layout: Layout, outcome: &'static str, why: String) -> TriedLayout {
         TriedLayout { layout, outcome, why: Some(why), ..TriedLayout::default() }
+    }
+
+    /// What fails as the plan is interrupted says nothing of the layout.
+    fn failed(layout: Layout, why: String) -> TriedLayout {
+        match was_interrupted() {
+            true => TriedLayout::not_run(layout, WAS_INTERRUPTED, String::new()),
+            false => TriedLayout::not_run(layout, "failed", why),
+        }
     }
 
     fn fits(&self) -> bool {
@@ -119,10 +127,10 @@ impl Planner<'_> {
         let larger = too_large().iter().find(|other| layout.needs_as_much(other)).copied();
         let (tried, rank) = match larger {
             Some(other) => (TriedLayout::not_run(*layout, "left_out", format!("{other} does not fit, which needs less")), None),
-            None if was_interrupted() => (TriedLayout::not_run(*layout, "left_out", "interrupted".to_string()), None),
+            None if was_interrupted() => (TriedLayout::failed(*layout, String::new()), None),
             None => match self.run(layout, 0, sent.path()) {
                 Ok(rank) => (self.found(*layout, slice::from_ref(&rank)), Some(rank)),
-                Err(why) => (TriedLayout::not_run(*layout, "failed", format!("{why:#}")), None),
+                Err(why) => (TriedLayout::failed(*layout, format!("{why:#}")), None),
             },
         };
         if tried.outcome == "does_not_fit" {
@@ -135,7 +143,10 @@ impl Planner<'_> {
     fn pipeline(&self, first: First, least: f64) -> Result<TriedLayout> {
         let First { tried, rank, sent } = first;
         let mut ranks = vec![rank.context("its first rank has an answer")?];
-        let is_slower = |ranks: &[Rank]| at_most(&tried, ranks) <= least || was_interrupted();
+        if was_interrupted() {
+            return Ok(TriedLayout::failed(tried.layout, String::new()));
+        }
+        let is_slower = |ranks: &[Rank]| at_most(&tried, ranks) <= least;
         let slower = |ranks: &[Rank]| {
             let why =
                 "by the stages that were rehearsed and its micro-batches it is slower than the fifth of those that fit".to_string();
@@ -151,7 +162,7 @@ impl Planner<'_> {
         for other in others.filter(|other| *other > 0) {
             match self.run(&tried.layout, other, sent.path()) {
                 Ok(one) => ranks.push(one),
-                Err(why) => return Ok(TriedLayout::not_run(tried.layout, "failed", format!("rank {other}: {why:#}"))),
+                Err(why) => return Ok(TriedLayout::failed(tried.layout, format!("rank {other}: {why:#}"))),
             }
             if !ranks.last().is_some_and(|last| last.answer.verdict.fits()) {
                 break;
@@ -176,6 +187,7 @@ impl Planner<'_> {
             ..self.rehearsal.clone()
         };
         let (capture, session) = one.run(Output::Silent)?;
+        ensure!(!was_interrupted(), WAS_INTERRUPTED);
         let answer = answer(&capture)?;
         Ok(Rank { rank, capture, answer, _session: session })
     }

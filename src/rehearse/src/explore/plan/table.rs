@@ -1,6 +1,7 @@
 //! What a plan says.
 
 use super::{BEST, Plan, TriedLayout};
+use crate::run::executor::WAS_INTERRUPTED;
 use base::units::{Bytes, Seconds, significant};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -92,6 +93,10 @@ fn one(text: &mut String, plan: &Plan) -> fmt::Result {
     let too_large = named("does_not_fit");
     if !too_large.is_empty() {
         writeln!(text, "  Do not fit: {}; left out for it, as they need more: {}.", too_large.join(", "), count("left_out"))?;
+    }
+    let interrupted = named(WAS_INTERRUPTED);
+    if !interrupted.is_empty() {
+        writeln!(text, "  Interrupted before they were rehearsed to the end: {}.", interrupted.join(", "))?;
     }
     let mut failures: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for tried in plan.others.iter().filter(|tried| tried.outcome == "failed") {
