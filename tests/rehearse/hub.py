@@ -4,6 +4,7 @@ Where huggingface_hub and transformers are installed, they are what asks; else a
 be reached.
 """
 
+import hashlib
 import http.server
 import json
 import math
@@ -89,7 +90,9 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if name not in there:
             return self.answer(404, X_Error_Code="EntryNotFound", X_Repo_Commit=COMMIT)
         text, size = there[name]
-        about = dict(X_Repo_Commit=COMMIT, ETag=f'"{abs(hash((repository, name))):040x}"', Accept_Ranges="bytes")
+        # As git names contents.
+        etag = hashlib.sha1(b"blob %d\0" % len(text) + text).hexdigest()
+        about = dict(X_Repo_Commit=COMMIT, ETag=f'"{etag}"', Accept_Ranges="bytes")
         size = size or len(text)
         asked = self.headers.get("Range")
         if self.command == "HEAD":

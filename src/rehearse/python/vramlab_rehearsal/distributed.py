@@ -125,7 +125,7 @@ def holds_buffers():
     _holds_buffers = True
 
 
-@guarded("NCCL's buffers")
+@guarded("NCCL's buffers of a rank")
 def _take_buffers():
     """What a group's first reduction takes: in the middle of the range that src/rehearse/src/answer/nccl.rs has for it."""
     status, address = ctypes.c_int(), ctypes.c_void_p()
