@@ -48,7 +48,8 @@ def pairs():
 def objects_of_another():
     told = [None, 2]
     dist.broadcast_object_list(told, src=after)
-    assert told == [None, 2]
+    # The first rank, which is rehearsed before another that asks it, gave its own objects first. What no rank is there to say leaves the list as it is.
+    assert told == ([{"a": 1}] if after == 0 else [None, 2]), told
     dist.scatter_object_list([None], None, src=after)
 
 
