@@ -66,7 +66,7 @@ impl TriedLayout {
     /// What fails as the plan is interrupted says nothing of the layout.
     fn failed(layout: Layout, why: String) -> TriedLayout {
         match was_interrupted() {
-            true => TriedLayout::not_run(layout, WAS_INTERRUPTED, String::new()),
+            true => TriedLayout { layout, outcome: WAS_INTERRUPTED, ..TriedLayout::default() },
             false => TriedLayout::not_run(layout, "failed", why),
         }
     }
