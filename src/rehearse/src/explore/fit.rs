@@ -1,97 +1,27 @@
 //! `vramlab fit`: the largest batch or context that fits a card, found by rehearsals: it fits, and the next one does not.
 
+use super::fitted::{MOST, with_number};
 use super::replay::{self, AllocationTrace};
 use super::template::FlagTemplate;
 use super::{fit_server, of_each};
+
+pub use super::fitted::{Dimension, Fit, TriedNumber, TriedTime};
 use crate::answer::reply::short_failure;
-use crate::answer::time::Prediction;
 use crate::answer::{Answer, ProcessAnswer, RehearsalVerdict, answer, is_near, surely};
 use crate::capture::session::ScriptFailed;
-use crate::run::executor::{Rehearsal, Variant};
+use crate::run::executor::Rehearsal;
 use crate::words::signed_or_dash;
 use anyhow::{Error, Result, anyhow, bail, ensure};
 use base::units::{Bytes, Seconds, significant};
-use serde::Serialize;
 use sim::cards::Card;
 use sim::trace::Phase;
 use std::cell::RefCell;
-use std::{fmt, thread};
+use std::thread;
 
-/// What is searched for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Dimension {
-    /// Samples of a batch.
-    Batch,
-    /// Length of a sequence.
-    Context,
-    /// Cards that a server is split over.
-    Cards,
-}
-
-impl fmt::Display for Dimension {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(match self {
-            Dimension::Batch => "batch",
-            Dimension::Context => "context",
-            Dimension::Cards => "cards",
-        })
-    }
-}
-
-/// What fits a card.
-#[derive(Debug, Serialize, schemars::JsonSchema)]
-pub struct Fit {
-    pub gpu: String,
-    pub of: Dimension,
-    /// The largest that fits, of cards the fewest; 0 where not even 1 does, or no number of cards.
-    pub largest: u64,
-    /// The largest that fits by more than the CUDA context, which is assumed, and what only a GPU adds can be wrong by; the same where
-    /// `largest` does. None where that could not be found.
-    pub recommended: Option<u64>,
-    /// From here on more makes no difference: the script's data end, or what it reads has a limit of its own.
-    pub ends_at: Option<u64>,
-    /// Bytes.
-    pub peak_reserved: Option<i64>,
-    pub headroom: Option<i64>,
-    pub rehearsals: usize,
-    /// In order.
-    pub tried: Vec<TriedNumber>,
-    /// In whole sentences, what these peaks say nothing of: values that nobody computed, growth, code that was not reached.
-    pub limits: Vec<String>,
-    /// Twice as much brings less than `GAIN` more throughput from here on; predicted, and between numbers that were tried interpolated. None
-    /// where the throughput is not known, or still grows by more.
-    pub enough: Option<u64>,
-}
-
-/// One rehearsal of a number.
-#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
-pub struct TriedNumber {
-    pub number: u64,
-    pub fits: bool,
-    pub peak_reserved: Option<i64>,
-    /// Predicted.
-    pub time: Option<TriedTime>,
-}
-
-#[derive(Debug, Clone, Copy, Serialize, schemars::JsonSchema)]
-pub struct TriedTime {
-    pub step_seconds: f64,
-    pub samples_per_second: Option<f64>,
-    pub tokens_per_second: Option<f64>,
-}
-
-impl TriedTime {
-    fn of(time: &Prediction) -> TriedTime {
-        let Prediction { step_seconds, samples_per_second, tokens_per_second, .. } = *time;
-        TriedTime { step_seconds, samples_per_second, tokens_per_second }
-    }
-
-    /// Tokens of text, else samples.
-    fn rate(&self) -> Option<f64> {
-        self.tokens_per_second.or(self.samples_per_second)
-    }
-}
+/// The first number tried where the command has none; models with BatchNorm do not take 1.
+const FIRST: u64 = 4;
+/// Shorter sequences are padded by some kernels.
+const FIRST_CONTEXT: u64 = 256;
 
 /// The largest number that fits each card: of a command that is given it as `template` says. Each card has a rehearsal of its own.
 ///
@@ -318,11 +248,6 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
     })
 }
 
-pub(super) fn with_number(rehearsal: &Rehearsal, template: &FlagTemplate, number: u64) -> Rehearsal {
-    let command = Some(template.with(&rehearsal.command, number));
-    Rehearsal { variant: Variant { command, ..Variant::default() }, ..rehearsal.clone() }
-}
-
 /// The largest number whose need is not near to what the card has: by a replay of what fitted, and seen in a rehearsal.
 fn recommended(rehearsal: &Rehearsal, template: &FlagTemplate, courses: &[(u64, AllocationTrace)], largest: u64) -> Option<u64> {
     let is_far = |number: u64| -> Option<bool> {
@@ -358,13 +283,6 @@ enum Probe {
     /// Bytes reserved and of no use when memory ran out.
     OutOfMemory { idle: i64 },
 }
-
-/// The first number tried where the command has none; models with BatchNorm do not take 1.
-const FIRST: u64 = 4;
-/// Shorter sequences are padded by some kernels.
-const FIRST_CONTEXT: u64 = 256;
-/// No number larger than this is tried.
-pub(super) const MOST: u64 = 1 << 24;
 
 /// The largest number that fits into so many bytes; 0 where 1 does not fit; and from where on more makes no difference, where that is so for the
 /// script's data. Where it is for any number, `no_effect` is the error. `boundary_guess` says from two that fitted where it should be, between

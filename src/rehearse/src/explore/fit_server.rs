@@ -1,7 +1,7 @@
 //! `vramlab fit` of a server: its pool fills the card whatever it is told, so that bytes say nothing of the bound. It starts, and with the next number
 //! that is tried it does not; an engine says itself with how long a context it would.
 
-use super::fit::{Dimension, Fit, MOST, TriedNumber, with_number};
+use super::fitted::{Dimension, Fit, MOST, TriedNumber, with_number};
 use super::template::FlagTemplate;
 use crate::answer::reply::short_failure;
 use crate::answer::{Answer, Serves, answer};

@@ -3,6 +3,7 @@
 pub mod ci;
 pub mod fit;
 mod fit_server;
+mod fitted;
 pub mod needs;
 pub mod plan;
 pub mod preset;
