@@ -34,8 +34,9 @@ pub fn engines(facts: &Facts, reserved: i64) -> Option<Finding> {
     let title = "On a GPU cuDNN offers other engines for convolutions in channels first, whose workspaces leave other gaps:";
     let allocated = if tries { "up to twice as much, with cudnn.benchmark" } else { "within 2 %" };
     let row = format!(
-        "programs on GPUs reserved 0.79 to {:.2} times what was rehearsed, here {} to {}; allocated was {allocated}. Where the card is full PyTorch gives \
+        "programs on GPUs reserved {:.2} to {:.2} times what was rehearsed, here {} to {}; allocated was {allocated}. Where the card is full PyTorch gives \
          back what it keeps",
+        RESERVED[0],
         RESERVED[1 + usize::from(tries)],
         bytes(least),
         bytes(most)
