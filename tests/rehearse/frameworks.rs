@@ -47,7 +47,15 @@ fn kernels_that_cannot_be_compiled_here_have_something_in_their_place() {
 
 /// Shapes come before tensors, from the stage before and from the first of a group, as numbers and as objects; a wrong one is no tensor's.
 const TOLD: &str = r#"
-import numpy, torch, torch.distributed as dist
+import functools, torch, torch.distributed as dist
+@functools.total_ordering
+class Number:
+    "As one of NumPy's: no int, but in the place of one."
+    def __init__(self, number): self.number = number
+    def __index__(self): return self.number
+    def __eq__(self, other): return self.number == int(other)
+    def __lt__(self, other): return self.number < int(other)
+    def __hash__(self): return hash(self.number)
 dist.init_process_group("nccl")
 rank = dist.get_rank(); torch.cuda.set_device(rank % torch.cuda.device_count())
 here = dict(dtype=torch.int64, device="cuda")
@@ -60,7 +68,7 @@ part = torch.zeros(1, **here)
 dist.scatter(part, [torch.tensor([100 + each], **here) for each in range(dist.get_world_size())] if rank == 0 else None, 0)
 assert part.item() == 100 + rank, part
 # Counted with NumPy, as nanotron does.
-pairs = [dist.new_group(list(numpy.arange(first, first + 2))) for first in range(0, dist.get_world_size(), 2)]
+pairs = [dist.new_group([Number(first), Number(first + 1)]) for first in range(0, dist.get_world_size(), 2)]
 if rank % 2 == 0:
     dist.send(torch.tensor([4096, named[0]["width"]], **here), rank + 1)
     # Of the gradient, which comes back: from a rank that is rehearsed later, if at all.

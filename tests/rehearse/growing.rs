@@ -41,6 +41,8 @@ fn each_release_of_a_package_is_rehearsed_once_and_the_one_that_grew_is_found() 
         let mut program = Command::new(env!("CARGO_BIN_EXE_vramlab"));
         program.current_dir(scene.path()).env("VRAMLAB_CACHE", scene.path().join("cache"));
         program.env("PIP_NO_INDEX", "1").env("PIP_FIND_LINKS", &index).env("UV_OFFLINE", "1").env("UV_FIND_LINKS", &index);
+        // Its own: what another test has fetched of an index by then, this one would be told of and could not have.
+        program.env("UV_CACHE_DIR", scene.path().join("uv"));
         program.env("PATH", format!("{}:/usr/bin:/bin", crate::versions::uv().parent().unwrap().display()));
         program.args(words).args(["--world-size", "2", "--rank", "1"]);
         program.arg("--json").arg(json).arg("--").arg(common::python()).arg("train.py");
