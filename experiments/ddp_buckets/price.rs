@@ -35,7 +35,8 @@ batch = 8 * 64 * 4 + 8 * 8
 def live(moment, way):
     return memory(ddp_buckets.prepare, f"model=mlp-4x64 batch=8 by=pytorch cap=25 moment={moment} ddp={way}")
 print(live("load", "none")["live"] == parameters + batch, live("load", "copies")["live"] == 2 * parameters + batch)
-print(*(live(moment, way)["extra"] for moment in ("load", "1-backward", "2-rebuilt", "3-backward") for way in ("copies", "views")))
+# A thread of DDP's may have the loss's four bytes for a moment longer.
+print(*(round(live(moment, way)["extra"], 3) for moment in ("load", "1-backward", "2-rebuilt", "3-backward") for way in ("copies", "views")))
 forward = ddp_buckets.DistributedDataParallel.forward
 ddp_buckets.DistributedDataParallel.forward = lambda self, inputs: forward(self, inputs) / 2
 checks()

@@ -52,7 +52,7 @@ int allocate(void** address, size_t bytes, const void* caller) {
   return allocated ? allocated(address, bytes, caller) : kNotFound;
 }
 
-// A function of the driver's that runtime.cpp has, as PyTorch asks the runtime for it.
+// A function of the driver's that memory.cpp has, as PyTorch asks the runtime for it.
 using Function = int (*)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
 Function entry(const char* name) {
   using Find = int (*)(const char*, void**, unsigned, unsigned long long, int*);

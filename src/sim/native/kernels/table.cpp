@@ -2,7 +2,7 @@
 //
 // Every operator that is not here runs PyTorch's own CUDA code and is exact: allocations, sizes, order and lifetimes are what that code asks
 // for on the simulated GPU, cuBLAS's workspaces, reductions' staging buffers and CUB's temporary storage among them. One thing in
-// it is assumed: how many blocks of a kernel a multiprocessor holds (../runtime.cpp), which sizes the storage of CUB's reductions and
+// it is assumed: how many blocks of a kernel a multiprocessor holds (../launches.cpp), which sizes the storage of CUB's reductions and
 // selections (nonzero, masked_select, unique, boolean indices). Where values decide a shape, a rehearsal gives the largest that it could be
 // (../python/values.h), and the lab refuses (values.cpp).
 #include "kernels.h"

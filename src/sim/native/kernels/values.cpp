@@ -1,4 +1,4 @@
-// What a value decides. The device's memory holds none: a copy to the CPU is zeros (../runtime.cpp), and a healthy run's answers are given
+// What a value decides. The device's memory holds none: a copy to the CPU is zeros (../launches.cpp), and a healthy run's answers are given
 // where one is read.
 #include "kernels.h"
 
