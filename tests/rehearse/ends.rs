@@ -158,6 +158,25 @@ here.recv()
     assert!(said.contains("ended with FileExistsError") && said.contains("was started again and ended well"), "{said}");
 }
 
+/// As a library's destructors do it, after the script's last line; what crashes before that is a failure.
+#[test]
+fn a_crash_as_the_interpreter_closes_is_no_failure_of_the_script() {
+    for (crash, verdict) in [
+        ("class Late:\n    def __del__(self, abort=os.abort): abort()\nsys.modules['late'] = Late()\n", "fits"),
+        ("os.abort()\n", "script_failed"),
+    ] {
+        let scene = Scene::anew(&format!("{FORKED}step(4)\n{crash}"));
+        let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--steps", "all"], &[]);
+        let text = error(&output).replace('\n', " ");
+        assert_eq!(answer["verdict"], verdict, "{text}");
+        assert_eq!(
+            text.contains("The script had come to its end, and as the interpreter closed it was ended by signal 6"),
+            verdict == "fits",
+            "{text}"
+        );
+    }
+}
+
 #[test]
 fn what_is_refused_and_swallowed_is_in_the_headline_and_an_operators_own_retries_are_nobodys_catch() {
     let scene = Scene::anew(

@@ -3,6 +3,7 @@
 use super::scene::{Scene, error, said};
 use serde_json::Value;
 use std::fs;
+use std::process::Output;
 
 const SERVER: &str = include_str!("scripts/server.py");
 
@@ -60,6 +61,8 @@ fn engine() -> Scene {
         ("vllm/__init__.py", include_str!("scripts/engine/vllm/__init__.py")),
         ("vllm/device_allocator/cumem.py", include_str!("scripts/engine/vllm/device_allocator/cumem.py")),
         ("vllm/v1/core/kv_cache_utils.py", include_str!("scripts/engine/vllm/v1/core/kv_cache_utils.py")),
+        ("vllm/v1/core/sched/utils.py", include_str!("scripts/engine/vllm/v1/core/sched/utils.py")),
+        ("vllm/v1/executor/multiproc_executor.py", include_str!("scripts/engine/vllm/v1/executor/multiproc_executor.py")),
         ("vllm/v1/worker/gpu_worker.py", include_str!("scripts/engine/vllm/v1/worker/gpu_worker.py")),
         (
             "vllm/distributed/device_communicators/custom_all_reduce.py",
@@ -70,8 +73,9 @@ fn engine() -> Scene {
             include_str!("scripts/engine/vllm/distributed/device_communicators/pynccl.py"),
         ),
     ] {
-        fs::create_dir_all(scene.path(name).parent().unwrap()).unwrap();
-        fs::write(scene.path(name), text).unwrap();
+        let path = scene.path("site-packages").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
     }
     scene
 }
@@ -87,7 +91,14 @@ fn an_engine_beside_a_training_is_no_server_and_each_model_is_named() {
     let rows = answer["account"]["rows"].as_array().unwrap();
     let models: Vec<&str> =
         rows.iter().filter_map(|row| row["models"].as_array()).flatten().map(|of| of["model"].as_str().unwrap()).collect();
-    assert!(["policy", "reference"].iter().all(|model| models.contains(model)), "{models:?}");
+    assert_eq!(models, ["policy", "reference"], "{rows:?}");
+    // The engine's own are no weights of a model that is trained, for which there would be advice.
+    let of_engine = rows.iter().find(|row| row["part"] == "engine_weights").map(|row| row["bytes"].as_i64());
+    assert_eq!(of_engine.flatten(), Some((1024 * 1024 + 1024) * 4), "{rows:?}");
+    // What it samples decides nothing where each request has as many tokens as it may.
+    let again = |output: &Output| error(output).contains("once more, with other values");
+    let (stopped, _) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], &["trains", "stops"]);
+    assert_eq!((again(&output), again(&stopped)), (false, true), "{}", error(&output));
     // It runs on what it is said to need, of which the engine has its share, and not on a tenth less.
     let needs = answer["needs_at_least"].as_i64().unwrap();
     for (share, fits) in [(100, true), (90, false)] {
@@ -128,6 +139,10 @@ fn an_engine_that_sleeps_is_not_on_the_card_meanwhile() {
     let [asleep, awake] = ["asleep", "awake"].map(|of| sleep[of].as_i64().unwrap_or_else(|| panic!("{text}")));
     assert_eq!((&sleep["times"], awake - asleep), (&Value::from(3), meter(&said(&output))), "{text}");
     assert!(sleep["asleep_at"]["line"].is_u64() && text.contains("It sleeps 3 times: "), "{sleep}");
+    // And does not fit where there is no room for it when it wakes up.
+    let (output, answer) = engine().ask(&["rehearse", "--gpu", "rtx-4090"], &["trains", "sleeps", "crowded"]);
+    assert_eq!((output.status.code(), &answer["verdict"]), (Some(3), &"does_not_fit".into()), "{}", error(&output));
+    assert!(error(&output).contains("(wake_up)"), "{}", error(&output));
 }
 
 #[test]
@@ -143,6 +158,14 @@ fn ranks_of_an_engine_have_a_pool_each_beside_nccls_buffers() {
     assert!(answer["nccl"].is_null(), "{text}");
     let pools: Vec<i64> = said(&output).lines().filter_map(|line| line.strip_prefix("meter ")?.parse().ok()).collect();
     assert_eq!(pools, [answer["serves"]["kv_cache"].as_i64().unwrap(); 2], "{text}");
+}
+
+#[test]
+fn what_a_rank_of_an_engine_fails_of_is_named_and_not_that_it_has_gone() {
+    let (output, answer) = engine().ask(&["rehearse", "--gpu", "rtx-4090"], &["fails"]);
+    let failure = &answer["failed"]["failure"];
+    assert_eq!((&failure["type"], &failure["message"]), (&"ValueError".into(), &"no kernel of attention for this head".into()));
+    assert!(!error(&output).contains("See root cause above. ("), "{}", error(&output));
 }
 
 #[test]

@@ -12,7 +12,7 @@
 #include <mutex>
 
 namespace {
-constexpr int kInvalidDevice = 101, kNotFound = 500, kUnknown = 999;
+constexpr int kOutOfMemory = 2, kInvalidDevice = 101, kNotFound = 500, kUnknown = 999;
 
 int device_count() {
   static const auto runtimes = reinterpret_cast<int (*)(int*)>(dlsym(RTLD_DEFAULT, "cudaGetDeviceCount"));
@@ -76,8 +76,10 @@ int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
   *active = is_up ? is_up(device) : 1;
   return 0;
 }
-int cuGetErrorString(int, const char** text) { return is(text, "a rehearsal does not have this part of the CUDA driver"); }
-int cuGetErrorName(int, const char** text) { return is(text, "CUDA_ERROR_NOT_FOUND"); }
+int cuGetErrorString(int error, const char** text) {
+  return is(text, error == kOutOfMemory ? "out of memory" : "a rehearsal does not have this part of the CUDA driver");
+}
+int cuGetErrorName(int error, const char** text) { return is(text, error == kOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_NOT_FOUND"); }
 int cuGetProcAddress_v2(const char* name, void** function, int, unsigned long long, int* status) {
   *function = entry_point(name, __builtin_return_address(0));
   if (status) *status = *function ? 0 : 1;

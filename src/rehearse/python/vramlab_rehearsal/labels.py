@@ -151,15 +151,21 @@ def _see_root(root):
 _titles = weakref.WeakKeyDictionary()
 
 
+# By package.
+_ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
+
+
 def _title(root):
-    """A model's class; where the script has several of that class, the variable that holds it, as a policy and its reference."""
+    """A model's class, with the engine that has it; where the script has several of that class, the variable that holds it, as a policy and its
+    reference."""
     if root not in _titles:
         # What torch.compile puts around a module has the module's name.
         inner = getattr(root, "_orig_mod", root)
         held = [(name, module) for name, module in modules_by_variable() if type(module) is type(inner)]
         own = next((name for name, module in held if module in (root, inner)), None)
         is_one = len({id(module) for _, module in held}) < 2 or own is None
-        _titles[root] = type(inner).__name__ if is_one else own
+        engine = _ENGINES.get(type(inner).__module__.partition(".")[0])
+        _titles[root] = f"{engine}'s {type(inner).__name__}" if engine else type(inner).__name__ if is_one else own
     return _titles[root]
 
 

@@ -1,6 +1,7 @@
 """This process under rehearsal: what is put in place at its start, how it is stopped, how it ended."""
 
 import atexit
+import functools
 import contextlib
 import multiprocessing
 import os
@@ -75,7 +76,7 @@ def begin(torch):
         device.wait_for_cuda(torch, _follow)
         labels.follow()
         passes.follow(stop)
-        serving.follow(stop)
+        serving.follow(stop, functools.partial(_noted, torch))
         switches.follow(torch)
         steps.leave_out_trials()
         steps.watch_cpu(torch, stop)
@@ -182,7 +183,7 @@ def _is_of_memory(torch, value):
     """Whether it is that memory ran out, or what a script made of that."""
     seen = set()
     while value is not None and id(value) not in seen:
-        if isinstance(value, torch.OutOfMemoryError):
+        if isinstance(value, torch.OutOfMemoryError) or getattr(value, "is_of_memory", False):
             return True
         seen.add(id(value))
         value = value.__cause__ or (None if value.__suppress_context__ else value.__context__)

@@ -28,12 +28,15 @@ _stop = None
 _listening = set()
 
 
-def follow(stop):
+def follow(stop, failed):
+    """`stop` ends the process, and `failed` says what ended it."""
     global _stop
     _stop = stop
+    imports.when_imported("vllm.v1.executor.multiproc_executor", functools.partial(_watch_failures, failed))
     imports.when_imported("vllm.envs", _set_up_vllm)
     imports.when_imported("vllm.v1.worker.gpu_worker", _watch_worker)
     imports.when_imported("vllm.v1.core.kv_cache_utils", _watch_check)
+    imports.when_imported("vllm.v1.core.sched.utils", _watch_ends)
     imports.when_imported("vllm.device_allocator.cumem", _watch_sleep)
     imports.when_imported("uvicorn.server", _watch_uvicorn)
     for engine in ("vllm", "sglang.srt"):
@@ -89,6 +92,8 @@ def _count_all_reduces(module):
 
 def _watch_sleep(module):
     """The pages that vLLM has for what sleeps are PyTorch's allocator's, which is not told when they are given back and taken again."""
+    import torch
+
     plug = simulated["libnvidia-ml.so.1"].vramlab_dry_plug
     plug(os.fsencode(module.lib_name or ""))
     sleeps = [0]
@@ -108,8 +113,48 @@ def _watch_sleep(module):
 
     @instead("create_and_map", module)
     def create(handle):
-        create.__wrapped__(handle)
+        try:
+            create.__wrapped__(handle)
+        except RuntimeError as error:
+            if "out of memory" in str(error):
+                error.is_of_memory = True
+                device.library.vl_ran_out(handle[0], handle[1], torch.cuda.mem_get_info(handle[0])[0])
+            raise
         device.library.vl_pages(handle[0], handle[2], handle[1], 1)
+
+
+def _watch_failures(failed, module):
+    """A rank that fails writes that to its log, and ends well: who waits for it says no more than that it has gone."""
+
+    def read(record):
+        error = record.exc_info[1] if record.exc_info else None
+        # A call that fails is answered so.
+        if error is not None and "hit an exception" not in str(record.msg):
+            failed(error)
+        return True
+
+    logging.getLogger(module.__name__).addFilter(read)
+
+
+def _watch_ends(module):
+    @instead("check_stop", module)
+    def check_stop(request, *arguments, **more):
+        has_ended = check_stop.__wrapped__(request, *arguments, **more)
+        if has_ended and _told:
+            _tell_end(request)
+        return has_ended
+
+
+@guarded("whether requests have all their tokens")
+def _tell_end(request):
+    is_full = _told.get("is_full", True) and request.status.name == "FINISHED_LENGTH_CAPPED"
+    if _told.get("is_full") != is_full:
+        _told["is_full"] = is_full
+        note(engine=_told)
+
+
+# What was told of the engine of this process.
+_told = {}
 
 
 def _watch_worker(module):
@@ -139,19 +184,18 @@ def _tell_vllm(worker, made):
         kv_cache = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     # Of one request of the whole length; releases from 0.33 on have no function for it.
     least = getattr(utils, "_max_memory_usage_bytes_from_groups", lambda *_: int(kv_cache / concurrency))
-    note(
-        engine=dict(
-            **_engine(config),
-            kv_cache=kv_cache,
-            tokens=_logged.get("tokens", int(concurrency * length)),
-            blocks=made.num_blocks,
-            block=min(group.kv_cache_spec.block_size for group in groups),
-            concurrency=concurrency,
-            least_kv_cache=least(config, groups),
-            available=kv_cache if available is None else int(available),
-            beside=[] if available is None else _beside(worker, available),
-        )
+    _told.update(
+        **_engine(config),
+        kv_cache=kv_cache,
+        tokens=_logged.get("tokens", int(concurrency * length)),
+        blocks=made.num_blocks,
+        block=min(group.kv_cache_spec.block_size for group in groups),
+        concurrency=concurrency,
+        least_kv_cache=least(config, groups),
+        available=kv_cache if available is None else int(available),
+        beside=[] if available is None else _beside(worker, available),
     )
+    note(engine=_told)
 
 
 def _beside(worker, available):

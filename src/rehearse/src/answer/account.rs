@@ -20,6 +20,8 @@ sim::listed! {
         Activations as "activations",
         Weights as "weights",
         FrozenWeights as "frozen weights",
+        /// Of an engine that generates for a training.
+        EngineWeights as "engine's weights",
         /// Moving averages, deepcopies, and what autocast made of weights.
         WeightCopies as "copies of weights",
         Gradients as "gradients",
@@ -59,7 +61,7 @@ pub struct AccountRow {
     pub bytes: i64,
     /// The lines with most of it.
     pub lines: Vec<OfLine>,
-    /// Of weights, where several models have some: each by the variable that holds it, or an engine's name.
+    /// Of weights, where several models have some: each by the variable that holds it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<OfModel>,
 }
@@ -87,6 +89,15 @@ pub struct Account {
 
 const MOST_LINES: usize = 3;
 
+/// Whether a weight is of an engine's model, beside those that are trained: by its name, or because none of the script's has it.
+fn is_of_engine(facts: &Facts, block: &MemoryBlock) -> bool {
+    let is_engines = || module_of(facts.trace, block).is_none_or(|name| OF_ENGINE.iter().any(|engine| name.starts_with(engine)));
+    facts.trains && facts.trace.engine.is_some() && is_engines()
+}
+
+/// As models of engines are named (`labels.py`).
+const OF_ENGINE: [&str; 2] = ["vLLM's ", "SGLang's "];
+
 /// What a block is.
 pub fn part_of(facts: &Facts, loss: &Loss, block: &MemoryBlock) -> Part {
     if loss.has(facts, block) {
@@ -95,6 +106,7 @@ pub fn part_of(facts: &Facts, loss: &Loss, block: &MemoryBlock) -> Part {
     match block.category {
         Category::SizedByFree if facts.serves => Part::KvCache,
         Category::SizedByFree => Part::SizedByFree,
+        Category::Parameters | Category::Buffers if is_of_engine(facts, block) => Part::EngineWeights,
         Category::Parameters if block.bound == Bound::FrozenWeight => Part::FrozenWeights,
         Category::Parameters | Category::Buffers => Part::Weights,
         Category::WeightCopies | Category::AutocastCopies => Part::WeightCopies,
@@ -140,18 +152,16 @@ impl Account {
         account
     }
 
-    /// Whose the weights are, where forward passes of several models ran, or an engine's beside one.
+    /// Whose the weights are, where forward passes of several models ran.
     fn tell_models(&mut self, facts: &Facts, loss: &Loss, moment: usize) {
         let trace = facts.trace;
         let roots: BTreeSet<&String> =
             facts.passes.iter().filter_map(|(at, _)| trace.modules.get(&trace.events[*at].module)).collect();
-        let model_of = |block: &MemoryBlock| match module_of(trace, block) {
-            Some(name) => {
-                let is_of =
-                    |root: &&&String| name.strip_prefix(root.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-                roots.iter().filter(is_of).max_by_key(|root| root.len()).map(|root| (*root).clone())
-            }
-            None => trace.engine.as_ref().map(|engine| engine.name.clone()),
+        let model_of = |block: &MemoryBlock| {
+            let name = module_of(trace, block)?;
+            let is_of =
+                |root: &&&String| name.strip_prefix(root.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+            roots.iter().filter(is_of).max_by_key(|root| root.len()).map(|root| (*root).clone())
         };
         let mut held: BTreeMap<(Part, String), i64> = BTreeMap::new();
         for block in facts.live(moment) {

@@ -8,6 +8,7 @@ use crate::capture::session::Capture;
 use crate::words::short;
 use serde::Serialize;
 use sim::trace::Kind;
+use std::os::unix::process::ExitStatusExt;
 
 /// A process that failed by itself, and not because another one had gone.
 #[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
@@ -48,7 +49,7 @@ impl CutShort {
         // Ranks that lost the others have made the same steps as those.
         let (ranks, others): (Vec<&Trace>, Vec<&Trace>) =
             run.traces.iter().filter(after).partition(|trace| trace.process.rank.is_some());
-        if run.status().success() || run.timed_out || run.interrupted || (others.is_empty() && !ranks.is_empty()) {
+        if ended_well(run) || run.timed_out || run.interrupted || (others.is_empty() && !ranks.is_empty()) {
             return None;
         }
         let first =
@@ -78,6 +79,24 @@ impl CutShort {
             None => format!("after a training was stopped the command failed: {}", self.end),
         }
     }
+}
+
+/// How a crash is told of that came after the script.
+pub const CRASHED: &str = "the script had come to its end, and as the interpreter closed ";
+
+/// Whether a command ended well, by its status, or by what its processes had done where it crashed as its interpreter closed.
+pub fn ended_well(run: &Capture) -> bool {
+    run.status().success() || crashed_as_it_closed(run)
+}
+
+/// Whether all that used the GPU had ended by itself, and then a library's destructors crashed: an abort, or an access to memory that is not there. By
+/// a shell that is a status of 128 and the signal's number.
+pub fn crashed_as_it_closed(run: &Capture) -> bool {
+    const CRASHES: [i32; 3] = [6, 7, 11];
+    let signal = run.status().signal().or(run.status().code().map(|code| code - 128));
+    let had_ended = |trace: &Trace| trace.exception.is_none() && (trace.ended || trace.stopped.is_some());
+    let mut of_the_job = run.traces.iter().filter(|trace| is_of_the_job(trace)).peekable();
+    signal.is_some_and(|signal| CRASHES.contains(&signal)) && of_the_job.peek().is_some() && of_the_job.all(had_ended)
 }
 
 /// A rank that left without a word before its steps were done, where others made theirs; on real GPUs those would wait for it. With how many it made.

@@ -31,6 +31,7 @@ pub use crate::capture::process::Fill;
 pub use account::{Account, AccountRow, Part};
 pub use cards::{CardAnswer, OnCard, Outside};
 pub use contents::BlockGroup;
+pub use ends::ended_well;
 pub use facts::{makes_steps, trains};
 pub use findings::placeholders::may_decide;
 pub use findings::{Finding, FindingKind};

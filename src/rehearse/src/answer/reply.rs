@@ -3,6 +3,7 @@
 use super::account::Account;
 use super::advice::Advice;
 use super::cards::CardAnswer;
+use super::ends;
 use super::findings::placeholders::PlaceholderValue;
 use super::findings::{Finding, FindingKind};
 use super::host::HostMemory;
@@ -384,7 +385,7 @@ fn beside(answer: &Answer) -> Vec<String> {
     let fails_alone = answer.verdict == RehearsalVerdict::ScriptFailed && failure(answer).is_none();
     let told = |note: &&Note| match note.kind {
         NoteKind::HostRanOut => answer.verdict == RehearsalVerdict::ScriptFailed,
-        NoteKind::Ended => answer.serves.is_some() || fails_alone,
+        NoteKind::Ended => answer.serves.is_some() || fails_alone || note.text.starts_with(ends::CRASHED),
         _ => false,
     };
     let ended = answer.notes.iter().rfind(told);

@@ -397,19 +397,20 @@ impl Answer {
 /// There is nothing to rehearse, or no whole answer; with the reason.
 pub fn answer(run: &Capture) -> Result<Answer> {
     nothing::incomplete(run)?;
-    let mut processes = answers(&run.traces, !run.status().success());
+    let ended_well = ends::ended_well(run);
+    let mut processes = answers(&run.traces, !ended_well);
     if processes.is_empty() {
         nothing::nothing(run, run.command.first().map_or("", String::as_str))?;
     }
     let enough = run.traces.iter().any(|trace| trace.stopped.is_some());
-    let missing = ends::missing(&run.traces).filter(|_| !run.status().success() && !run.timed_out && !run.interrupted);
-    let failed = !run.status().success() && (!enough || missing.is_some());
+    let missing = ends::missing(&run.traces).filter(|_| !ended_well && !run.timed_out && !run.interrupted);
+    let failed = !ended_well && (!enough || missing.is_some());
     let ran_out = processes.iter().any(|answer| answer.out_of_memory.is_some()) || serving::lacks(&run.traces);
     // A Ctrl-C is none of its failures.
     let (one_failed, refused) = (ends::failed(&run.traces).filter(|_| !run.interrupted), ends::refused(&run.traces));
     let cut_short = CutShort::of(run, one_failed.as_ref());
     let one_failed = one_failed.filter(|_| cut_short.is_none());
-    let left_early = ends::left_early(&run.traces).filter(|_| run.status().success() && !run.waited);
+    let left_early = ends::left_early(&run.traces).filter(|_| ended_well && !run.waited);
     let failed = (failed && cut_short.is_none()) || left_early.is_some();
     let verdict = match () {
         () if ran_out => RehearsalVerdict::DoesNotFit,
@@ -448,7 +449,7 @@ pub fn answer(run: &Capture) -> Result<Answer> {
         headroom: memory - on_device,
         needs_at_least: None,
         smallest_card: None,
-        came_to_its_end: run.status().success() && !enough && !run.timed_out && !run.interrupted,
+        came_to_its_end: ended_well && !enough && !run.timed_out && !run.interrupted,
         passes: run.traces.iter().filter(|trace| trace.stopped == Some(0)).map(passes_of).max(),
         timed_out_after: run.timeout.filter(|_| verdict == RehearsalVerdict::TimedOut),
         account: None,
@@ -491,6 +492,9 @@ fn ends_of(
     missing: Option<u32>,
 ) -> Vec<String> {
     let mut ends = ends::beside(&run.traces, verdict == RehearsalVerdict::ScriptFailed, one_failed);
+    if ends::crashed_as_it_closed(run) {
+        ends.push(format!("{}{}", ends::CRASHED, run.end()));
+    }
     if run.timed_out && run.traces.iter().any(|trace| trace.stopped.is_some()) {
         ends.push("it had not ended by itself when the time of --timeout was over; its steps had been seen".to_string());
     }

@@ -145,6 +145,8 @@ pub struct Engine {
     /// Tokens of a forward pass, for which activations are.
     pub batched: u64,
     pub batched_flag: String,
+    /// Whether each request that has ended had as many tokens as it may.
+    pub is_full: bool,
     /// Flags with which a token takes half.
     pub halves: Vec<String>,
 }

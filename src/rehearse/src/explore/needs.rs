@@ -3,7 +3,8 @@
 use super::{replay, sized};
 use crate::answer::reply::others_said;
 use crate::answer::{
-    Answer, CardAnswer, FittingRun, ProcessAnswer, RehearsalVerdict, answer, answers, needs_beside_training, needs_of_engine,
+    Answer, CardAnswer, FittingRun, ProcessAnswer, RehearsalVerdict, answer, answers, ended_well, needs_beside_training,
+    needs_of_engine,
 };
 use crate::capture::process::{Note, NoteKind, Trace};
 use crate::capture::session::{Capture, Needs, SizedByFree};
@@ -205,7 +206,7 @@ impl Rehearsal {
     fn needs_of_a_large_card(&self, fitting: &mut Option<FittingRun>) -> Result<(Option<Needs>, Option<SizedByFree>)> {
         let large = self.on_a_large_card();
         let run = large.run_in_silence()?;
-        let again = answers(&run.traces, !run.status().success());
+        let again = answers(&run.traces, !ended_well(&run));
         ensure!(!run.timed_out, "on a larger card it had not ended when the time of --timeout was over");
         ensure!(again.iter().all(|a| a.out_of_memory.is_none() && a.exception.is_none()), "on a larger card {}", run.end());
         *fitting = FittingRun::of(&run, &again);

@@ -2,7 +2,7 @@
 //! is left of it where the card is so small that this goes to nothing.
 
 use super::replay::{self, AllocationTrace};
-use crate::answer::{ProcessAnswer, answers};
+use crate::answer::{ProcessAnswer, answers, ended_well};
 use crate::capture::process::{Frame, Trace};
 use crate::capture::session::{Capture, Needs, SizedByFree};
 use crate::run::executor::{LARGE, Rehearsal};
@@ -122,8 +122,8 @@ impl Rehearsal {
     fn ran(&self, sized: Option<&SizedByFree>) -> Result<Capture> {
         let run = self.run_in_silence()?;
         let ended = !run.timed_out
-            && answers(&run.traces, !run.status().success()).iter().all(|a| a.out_of_memory.is_none() && a.exception.is_none());
-        ensure!(ended && run.status().success(), "{}", run.end());
+            && answers(&run.traces, !ended_well(&run)).iter().all(|a| a.out_of_memory.is_none() && a.exception.is_none());
+        ensure!(ended && ended_well(&run), "{}", run.end());
         // A pool of nothing is none.
         let has_all = |sized: &SizedByFree| {
             run.traces.iter().any(|trace| made(trace, 0).iter().any(|(line, bytes)| sized.lines.contains(line) && *bytes > 0))

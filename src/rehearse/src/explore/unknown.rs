@@ -29,7 +29,12 @@ impl Rehearsal {
         let traces = if answer.serves.is_some() { &[] } else { capture.traces.as_slice() };
         let lines = distinct(traces.iter().flat_map(|trace| {
             let stacks: BTreeSet<u32> = made_up(trace).map(|at| trace.events[at].stack).collect();
-            stacks.into_iter().filter_map(|stack| line_of(trace, stack))
+            // Of an engine beside a training the sampled tokens say how many there are, and a trainer reads what it logs: where there are as many as
+            // there may be, the script's own lines alone decide anything.
+            let is_full = trace.engine.as_ref().is_some_and(|engine| engine.is_full);
+            stacks
+                .into_iter()
+                .filter_map(move |stack| line_of(trace, stack).filter(|line| !(is_full && trace.is_library(&line.file))))
         }));
         if lines.is_empty() {
             return Ok(None);

@@ -519,6 +519,22 @@ EXPORTED void vl_pages(int device, uint64_t address, int64_t bytes, int sleeps) 
   });
 }
 
+// Pages that an engine takes again, for which there is no room.
+EXPORTED void vl_ran_out(int device, int64_t bytes, uint64_t free) {
+  const uint32_t stack = gather_stack();
+  const auto stats = caching::get()->getDeviceStats(static_cast<c10::DeviceIndex>(device));
+  tell_of(Kind::kOutOfMemory, [&](Event& event) {
+    event.device = static_cast<uint16_t>(device);
+    event.address = free;
+    event.bytes = bytes;
+    event.stack = stack;
+    event.allocated = stats.allocated_bytes[0].current;
+    event.reserved = stats.reserved_bytes[0].current;
+    ran_out.push_back(written);
+    script_ran_out++;
+  });
+}
+
 // The allocator asks with its lock, when Python's must not be asked for, unless this thread has it.
 static void asked(int device, uint64_t free, uint64_t total, bool is_allocator) {
   if (!python_is_there.load() || (is_allocator && !PyGILState_Check())) return;

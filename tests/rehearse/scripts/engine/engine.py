@@ -8,8 +8,10 @@ from types import SimpleNamespace as Of
 
 import torch
 from torch import nn
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
 from vllm.v1.core import kv_cache_utils
-from vllm.v1.worker.gpu_worker import Worker
+from vllm.v1.worker.gpu_worker import Served, Worker
 
 
 class Model(nn.Module):
@@ -17,11 +19,8 @@ class Model(nn.Module):
         super().__init__()
         self.linear = nn.Linear(size, size)
 
-    def forward(self, x, pool=None):
-        x = self.linear(x)
-        if pool is not None:
-            pool.view(-1)[: x.numel() * 4] = x.view(-1).view(torch.int8)
-        return x
+    def forward(self, x):
+        return self.linear(x)
 
 
 def train(generate, pool):
@@ -68,11 +67,25 @@ def join():
     torch.distributed.all_reduce(torch.zeros(4, device="cuda"))
 
 
+def fail():
+    """As where a rank of tensor parallelism fails."""
+    import multiprocessing
+
+    from vllm.v1.executor.multiproc_executor import worker_main
+
+    rank = multiprocessing.get_context("spawn").Process(target=worker_main)
+    rank.start()
+    rank.join()
+    raise RuntimeError("Engine core initialization failed. See root cause above.")
+
+
 @torch.inference_mode()
 def main():
+    if "fails" in sys.argv:
+        fail()
     if "ranks" in sys.argv:
         join()
-    model = Model().cuda().eval()
+    model = Served().cuda().eval()
     model(torch.zeros(8, 1024, device="cuda"))
     free, total = torch.cuda.mem_get_info()
     available = int(total * 0.9) - (total - free)
@@ -102,9 +115,10 @@ def main():
     tokens = blocks // 2 * 16 if "logs" in sys.argv else int(blocks / 22 * 4096)
     print(f"meter {blocks << 20}\ntokens {tokens}", flush=True)
     if "trains" in sys.argv:
-        return train(lambda: model(torch.zeros(8, 1024, device="cuda"), worker.pool), worker.pool)
+        return train(lambda: worker.generate(model, "stops" in sys.argv), worker.pool)
     while True:
         model(torch.zeros(8, 1024, device="cuda"), worker.pool)
 
 
-main()
+if __name__ == "__main__":
+    main()
