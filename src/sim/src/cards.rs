@@ -86,31 +86,41 @@ const USUAL: &str = "h200";
 /// Every card, in the order of the file.
 pub fn all() -> &'static [Card] {
     static CARDS: OnceLock<Vec<Card>> = OnceLock::new();
-    CARDS.get_or_init(|| include_str!("cards.csv").lines().skip(1).filter_map(read).collect())
+    CARDS.get_or_init(|| FILE.lines().skip(1).filter_map(|line| read(line).ok()).collect())
 }
 
-/// A line of the file; the tests read all of them.
-fn read(line: &'static str) -> Option<Card> {
+const FILE: &str = include_str!("cards.csv");
+
+/// A line of the file, or what is wrong with it; the tests read all of them.
+fn read(line: &'static str) -> Result<Card, String> {
+    let columns: Vec<&str> = FILE.lines().next().unwrap_or_default().split(',').collect();
     let fields: Vec<&'static str> = line.split(',').collect();
-    let text = |at: usize| fields.get(at).copied();
-    let number = |at: usize| text(at)?.parse::<u64>().ok();
-    let per_second =
-        |at: usize, unit: f64| text(at)?.parse::<f64>().ok().filter(|figure| *figure > 0.0).map(|figure| figure * unit);
-    let (major, minor) = text(3)?.split_once('.')?;
-    Some(Card {
-        name: text(0),
-        title: text(1)?,
+    let (wanted, found) = (columns.len(), fields.len());
+    if wanted != found {
+        return Err(format!("{}: {found} fields for {wanted} columns; no text may have a comma, quoted or not", fields[0]));
+    }
+    let wrong = |at: usize| format!("{}: {} is '{}', which is no figure", fields[0], columns[at], fields[at]);
+    let number = |at: usize| fields[at].parse::<u64>().map_err(|_| wrong(at));
+    let small = |at: usize| fields[at].parse::<u32>().map_err(|_| wrong(at));
+    let per_second = |at: usize, unit: f64| {
+        let figure = fields[at].parse::<f64>().ok().filter(|figure| *figure > 0.0);
+        figure.map(|figure| figure * unit).ok_or_else(|| wrong(at))
+    };
+    let capability = fields[3].split_once('.').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    Ok(Card {
+        name: Some(fields[0]),
+        title: fields[1],
         memory: number(2)?,
-        capability: (major.parse().ok()?, minor.parse().ok()?),
-        multiprocessors: u32::try_from(number(4)?).ok()?,
-        threads_per_multiprocessor: u32::try_from(number(5)?).ok()?,
+        capability: capability.ok_or_else(|| wrong(3))?,
+        multiprocessors: small(4)?,
+        threads_per_multiprocessor: small(5)?,
         shared_per_block: number(6)?,
         shared_opt_in: number(7)?,
         shared_per_multiprocessor: number(8)?,
         l2: number(9)?,
         context: number(10)?,
         code: number(11)?,
-        context_source: text(12)?,
+        context_source: fields[12],
         speed: Some(Speed {
             bandwidth: per_second(13, 1e9)?,
             single: per_second(14, 1e12)?,
@@ -118,9 +128,9 @@ fn read(line: &'static str) -> Option<Card> {
             half: per_second(16, 1e12)?,
             host_bandwidth: per_second(17, 1e9)?,
         }),
-        speed_source: text(18)?,
-        memory_source: text(19)?,
-        also: text(20)?,
+        speed_source: fields[18],
+        memory_source: fields[19],
+        also: fields[20],
         network: None,
     })
 }
@@ -491,7 +501,8 @@ mod tests {
 
     #[test]
     fn each_line_of_the_file_is_a_card_that_can_be() {
-        assert_eq!(all().len(), include_str!("cards.csv").lines().count() - 1);
+        let wrong: Vec<String> = FILE.lines().skip(1).filter_map(|line| read(line).err()).collect();
+        assert!(wrong.is_empty(), "src/sim/src/cards.csv:\n{}", wrong.join("\n"));
         for card in all() {
             let name = card.name.unwrap();
             assert_eq!(name.parse(), Ok(*card));
@@ -506,6 +517,14 @@ mod tests {
             assert!(card.shared_per_block <= card.shared_opt_in && card.shared_opt_in <= card.shared_per_multiprocessor, "{name}");
             assert!(card.l2 >= 2 << 20 && card.context >= 64 << 20 && !card.context_source.is_empty(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_line_that_is_no_card_says_which_column_is_wrong() {
+        let line = FILE.lines().nth(1).unwrap();
+        let of = |line: String| read(line.leak()).unwrap_err();
+        assert_eq!(of(format!("{line},")), "rtx-2080-ti: 22 fields for 21 columns; no text may have a comma, quoted or not");
+        assert_eq!(of(line.replacen("7.5", "7", 1)), "rtx-2080-ti: capability is '7', which is no figure");
     }
 
     #[test]

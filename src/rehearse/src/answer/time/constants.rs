@@ -280,6 +280,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_card_has_its_chip() {
+        let names = cards::all().iter().filter_map(|card| card.name);
+        let without: Vec<&str> = names.filter(|name| chip_of(name).is_none()).collect();
+        assert!(without.is_empty(), "src/rehearse/src/answer/time/chips.csv names no chip of {without:?}");
+    }
+
+    #[test]
     fn constants_are_those_of_the_nearest_card_that_has_records() {
         let of = |card: &str, class| of(&card.parse().unwrap(), class);
         assert_eq!(of("rtx-4090", "matmul_half").1, Grade::Chip);
