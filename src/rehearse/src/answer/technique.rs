@@ -11,7 +11,8 @@ use std::sync::LazyLock;
 pub struct Technique {
     #[serde(skip)]
     pub name: String,
-    /// A script takes one of a group.
+    /// A script takes one of a group; without one it goes with all others, and is its own.
+    #[serde(default)]
     pub group: String,
     /// The scripts that it is for.
     #[serde(rename = "use", default)]
@@ -189,7 +190,8 @@ pub fn techniques() -> &'static [Technique] {
         let heads = PYTHON.iter().filter_map(|(path, text)| head(path, text));
         // The tests read all of them.
         let read = heads.filter_map(|head| serde_json::from_str::<BTreeMap<String, Technique>>(head).ok()).flatten();
-        let mut all: Vec<Technique> = read.map(|(name, technique)| Technique { name, ..technique }).collect();
+        let group = |of: &Technique, name: &str| if of.group.is_empty() { name } else { &of.group }.to_string();
+        let mut all: Vec<Technique> = read.map(|(name, of)| Technique { group: group(&of, &name), name, ..of }).collect();
         all.sort_by_key(|technique| {
             (technique.scripts, technique.setting.is_some(), technique.group.clone(), technique.line.clone())
         });
@@ -233,6 +235,7 @@ pub fn named(name: &str) -> Option<&'static Technique> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn each_head_is_read_and_python_looks_for_the_packages_that_they_name() {
@@ -259,10 +262,9 @@ mod tests {
     /// The lines of the table in docs/what-if.md: the names in code, what is done, and the group where it has others.
     fn table() -> Vec<String> {
         let row = |same: &[Technique]| {
-            let group = &same[0].group;
-            let has_others = techniques().iter().filter(|other| other.group == *group).count() > 1;
+            let group = if same[0].group == same[0].name { "" } else { &same[0].group };
             let names: Vec<String> = same.iter().map(|technique| format!("`{}`", technique.name)).collect();
-            format!("| {} | {} | {} |", names.join(", "), same[0].line, if has_others { group } else { "" }).replace("|  |", "| |")
+            format!("| {} | {} | {group} |", names.join(", "), same[0].line).replace("|  |", "| |")
         };
         techniques().chunk_by(|a, b| a.line == b.line).map(row).collect()
     }
@@ -272,6 +274,20 @@ mod tests {
         let docs = include_str!("../../../../docs/what-if.md");
         let (_, rest) = docs.split_once("| technique | what is done |").unwrap();
         let found: Vec<&str> = rest.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
-        assert_eq!(found, table(), "write these lines into docs/what-if.md:\n{}", table().join("\n"));
+        let table = table();
+        let marked = |row: &String| format!("{} {row}", if found.contains(&row.as_str()) { ' ' } else { '+' });
+        let told: Vec<String> = table.iter().map(marked).collect();
+        assert!(found == table, "the table of docs/what-if.md is to be this one, + what it lacks:\n{}", told.join("\n"));
+    }
+
+    /// Two that exclude each other are combined where one's group has a mistake.
+    #[test]
+    fn a_group_has_several_techniques() {
+        let of_group = |group: &str| techniques().iter().filter(|other| other.group == group).count();
+        let groups: BTreeSet<&str> = techniques().iter().map(|of| &*of.group).filter(|group| of_group(group) > 1).collect();
+        for of in techniques().iter().filter(|of| of.group != of.name) {
+            let (name, group) = (&of.name, &of.group);
+            assert!(groups.contains(&**group), "{name} is alone in the group '{group}': leave that out, or name one of {groups:?}");
+        }
     }
 }

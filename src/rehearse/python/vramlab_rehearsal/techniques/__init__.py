@@ -1,6 +1,6 @@
 """Techniques switched on from outside, for a script that does not know of them: what `--what-if` tries.
 
-Each file has a head, which is JSON: by name the group of which a script takes one, its line of docs/what-if.md, and what the program knows of it before it
+Each file has a head, which is JSON: by name the group of which a script takes one, if there are others in it, its line of docs/what-if.md, and what the program knows of it before it
 is tried (src/rehearse/src/answer/technique.rs says each field). The lists of the program and of the docs are made from there. It says in the trace what it
 did (`technique`, `applied`, `change`) with the lines that do the same in the script (`snippet`), or why there is nothing for it to do (`reason`). The
 lines and the hook must ask for the same bytes, so a hook does what its lines do, at the same moment.

@@ -1,6 +1,6 @@
 """{
-"accumulate": {"group": "accumulation", "steps": true, "short": "half of the batch, twice a step", "frees": {"activations": 0.5, "loss": 0.5}, "needs": ["flags"], "compiles": true, "line": "the same effective batch in more, smaller ones, by the command's own flags: 2, 4 or 8 times as many"},
-"batch": {"group": "batch", "use": "inference", "short": "a smaller batch", "needs": ["flags"], "line": "a smaller batch"}
+"accumulate": {"steps": true, "short": "half of the batch, twice a step", "frees": {"activations": 0.5, "loss": 0.5}, "needs": ["flags"], "compiles": true, "line": "the same effective batch in more, smaller ones, by the command's own flags: 2, 4 or 8 times as many"},
+"batch": {"use": "inference", "short": "a smaller batch", "needs": ["flags"], "line": "a smaller batch"}
 }"""
 
 from .shared.cross_entropy import replace_cross_entropy

@@ -1,5 +1,5 @@
 """{
-"bf16-weights": {"against": "weights", "group": "precision of weights", "short": "weights, gradients, state in bf16", "frees": {"weights": 0.5, "gradients": 0.5, "optimizer_state": 0.5, "fp32_activations": 0.5, "fp32_loss": 0.5}, "changes": "numbers", "unless": ["half_weights"], "line": "weights, gradients and optimizer state in bfloat16"}
+"bf16-weights": {"against": "weights", "short": "weights, gradients, state in bf16", "frees": {"weights": 0.5, "gradients": 0.5, "optimizer_state": 0.5, "fp32_activations": 0.5, "fp32_loss": 0.5}, "changes": "numbers", "unless": ["half_weights"], "line": "weights, gradients and optimizer state in bfloat16"}
 }"""
 
 from .shared.optimizers import is_there

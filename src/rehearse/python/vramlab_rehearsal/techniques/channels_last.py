@@ -1,5 +1,5 @@
 """{
-"channels-last": {"against": "activations", "group": "layout", "use": "both", "time": "layout", "short": "kernels of another layout", "unless": ["channels_last"], "line": "the model and its images"}
+"channels-last": {"against": "activations", "use": "both", "time": "layout", "short": "kernels of another layout", "unless": ["channels_last"], "line": "the model and its images"}
 }"""
 
 from .shared.technique import OfModel, technique

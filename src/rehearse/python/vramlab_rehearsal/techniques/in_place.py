@@ -1,5 +1,5 @@
 """{
-"in-place": {"against": "activations", "group": "in place", "short": "activations written in place", "line": "activation modules whose backward pass needs only their result"}
+"in-place": {"against": "activations", "short": "activations written in place", "line": "activation modules whose backward pass needs only their result"}
 }"""
 
 from .shared.technique import OfModel, technique

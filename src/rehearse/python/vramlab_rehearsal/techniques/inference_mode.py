@@ -1,5 +1,5 @@
 """{
-"inference-mode": {"group": "inference", "use": "inference", "short": "nothing kept for a backward pass", "frees": {"needless_graphs": 1}, "line": "forward passes of a script that never trains without the graph that a backward pass would need"}
+"inference-mode": {"use": "inference", "short": "nothing kept for a backward pass", "frees": {"needless_graphs": 1}, "line": "forward passes of a script that never trains without the graph that a backward pass would need"}
 }"""
 
 from .shared.technique import Technique, technique

@@ -1,5 +1,5 @@
 """{
-"no-grad": {"group": "evaluation", "short": "nothing kept for a backward pass", "frees": {"needless_graphs": 1}, "line": "forward passes of a script that trains which no backward pass follows, without the graph that one would need"}
+"no-grad": {"short": "nothing kept for a backward pass", "frees": {"needless_graphs": 1}, "line": "forward passes of a script that trains which no backward pass follows, without the graph that one would need"}
 }"""
 
 import weakref

@@ -1,5 +1,5 @@
 """{
-"offload-activations": {"group": "offloading", "short": "activations wait on the host", "frees": {"large_activations": 0.9}, "time": "host", "needs": ["host_memory"], "unless": ["captured_graphs"], "compiles": true, "line": "what the forward pass keeps is copied to pinned host memory on a second stream, while the GPU computes; parameters and tensors below 1 MiB stay"}
+"offload-activations": {"short": "activations wait on the host", "frees": {"large_activations": 0.9}, "time": "host", "needs": ["host_memory"], "unless": ["captured_graphs"], "compiles": true, "line": "what the forward pass keeps is copied to pinned host memory on a second stream, while the GPU computes; parameters and tensors below 1 MiB stay"}
 }"""
 
 import inspect

@@ -1,5 +1,5 @@
 """{
-"offload-optimizer": {"group": "offloading of state", "steps": true, "short": "optimizer state waits on the host", "frees": {"optimizer_state": 1}, "time": "host", "needs": ["host_memory"], "unless": ["no_state"], "compiles": true, "line": "the optimizer's state is kept in pinned host memory and moved to the GPU for the optimizer's step; tensors below 64 KiB stay"}
+"offload-optimizer": {"steps": true, "short": "optimizer state waits on the host", "frees": {"optimizer_state": 1}, "time": "host", "needs": ["host_memory"], "unless": ["no_state"], "compiles": true, "line": "the optimizer's state is kept in pinned host memory and moved to the GPU for the optimizer's step; tensors below 64 KiB stay"}
 }"""
 
 import inspect

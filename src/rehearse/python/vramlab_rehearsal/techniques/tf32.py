@@ -1,5 +1,5 @@
 """{
-"tf32": {"group": "matrix products", "short": "products in TF32", "changes": "rounding", "line": "fp32 matrix products in TF32, on a card that has it"}
+"tf32": {"short": "products in TF32", "changes": "rounding", "line": "fp32 matrix products in TF32, on a card that has it"}
 }"""
 
 from .shared.technique import OfModel, technique

@@ -1,5 +1,5 @@
 """{
-"zero-grad-to-none": {"group": "gradients", "steps": true, "short": "gradients dropped, not zeroed", "compiles": true, "line": "gradients are dropped instead of filled with zeros"}
+"zero-grad-to-none": {"steps": true, "short": "gradients dropped, not zeroed", "compiles": true, "line": "gradients are dropped instead of filled with zeros"}
 }"""
 
 from ..guard import instead
