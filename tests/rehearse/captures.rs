@@ -1,26 +1,36 @@
 //! What `vramlab show` gives of rehearsals that were recorded once: nothing runs.
 
+use crate::scene::VRAMLAB;
+use std::collections::HashSet;
 use std::fs;
 use std::process::Command;
 
 #[test]
 fn a_recorded_rehearsal_gives_the_answer_that_is_written_beside_it() {
-    let folder = common::root().join("tests/rehearse/captures");
-    for entry in fs::read_dir(&folder).unwrap() {
+    let mut others = Vec::new();
+    for entry in fs::read_dir(common::root().join("tests/rehearse/captures")).unwrap() {
         let capture = entry.unwrap().path();
         if capture.extension().is_some_and(|extension| extension == "cap") {
-            let output = Command::new(env!("CARGO_BIN_EXE_vramlab")).args(["show", "-v"]).arg(&capture).output().unwrap();
-            let (said, written) = (String::from_utf8_lossy(&output.stderr), capture.with_extension("txt"));
+            let output = Command::new(VRAMLAB).args(["show", "-v"]).arg(&capture).output().unwrap();
+            let (said, written) = (String::from_utf8_lossy(&output.stderr).into_owned(), capture.with_extension("txt"));
             let known = fs::read_to_string(&written).unwrap_or_default();
             // The whole text, so that a change of any part of an answer is seen where it is made.
-            assert_eq!(said, known, "if that is right now: vramlab show -v {} 2> {}", capture.display(), written.display());
+            if said != known {
+                let missing = |mark: char, of: &str, other: &str| -> Vec<String> {
+                    let is_there: HashSet<&str> = other.lines().collect();
+                    of.lines().filter(|line| !is_there.contains(line)).map(|line| format!("{mark} {line}\n")).collect()
+                };
+                let changes = [missing('-', &known, &said), missing('+', &said, &known)].concat().concat();
+                others.push(format!("{VRAMLAB} show -v {} 2> {}\n{changes}", capture.display(), written.display()));
+            }
         }
     }
+    assert!(others.is_empty(), "{} answers are others; if one is right now, write it anew:\n{}", others.len(), others.concat());
 }
 
 #[test]
 fn captures_and_answers_are_compared_with_one_another() {
-    let (folder, vramlab) = (tempfile::tempdir().unwrap(), || Command::new(env!("CARGO_BIN_EXE_vramlab")));
+    let (folder, vramlab) = (tempfile::tempdir().unwrap(), || Command::new(VRAMLAB));
     let capture = common::root().join("tests/rehearse/captures/training.cap");
     let (answer, other) = (folder.path().join("answer.json"), folder.path().join("other.json"));
     assert!(vramlab().arg("show").arg(&capture).arg("--quiet").arg("--json").arg(&answer).status().unwrap().success());
@@ -47,7 +57,7 @@ fn a_snapshot_of_pytorchs_allocator_says_what_filled_it_and_what_it_would_need()
     for (settings, runs_out) in [("", false), ("expandable_segments:True", true)] {
         let folder = tempfile::tempdir().unwrap();
         let vramlab = || {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+            let mut command = Command::new(VRAMLAB);
             command.current_dir(folder.path()).env("PYTORCH_CUDA_ALLOC_CONF", settings);
             command
         };
@@ -169,7 +179,7 @@ fn a_short_answer_has_at_most_24_lines_of_80_columns_and_its_account_sums_to_the
             continue;
         }
         let show = |flags: &[&str]| {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+            let mut command = Command::new(VRAMLAB);
             command.arg("show").arg(&capture).args(flags).env_remove("VRAMLAB_VERBOSE").output().unwrap()
         };
         let output = show(&[]);
@@ -192,7 +202,7 @@ fn a_short_answer_has_at_most_24_lines_of_80_columns_and_its_account_sums_to_the
 fn a_witness_is_the_same_for_the_same_and_names_what_differs() {
     let captures = common::root().join("tests/rehearse/captures");
     let witness = |file: &str, other: Option<&str>| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+        let mut command = Command::new(VRAMLAB);
         command.arg("show").arg(captures.join(file)).arg("--witness").args(other.map(|other| captures.join(other)));
         let output = command.output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
