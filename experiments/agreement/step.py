@@ -1,4 +1,4 @@
-"""The PyTorch reference for experiments/agreement.rs: the same steps in plain PyTorch, from the same parameters on the same data."""
+"""The PyTorch reference for experiments/agreement: the same steps in plain PyTorch, from the same parameters on the same data."""
 
 import lab
 import models

@@ -76,7 +76,7 @@ fn of_pass(run: &Recorded, pass: &PassRecord) -> Option<String> {
     None
 }
 
-/// An error that its check would not have passed: the relation is about the first (`measure.rs`), and that of others is as good, roughly.
+/// An error that its check would not have passed: the relation is about the first (`harness::measure`), and that of others is as good, roughly.
 fn beyond_its_check(run: &Recorded, pass: &PassRecord) -> Option<String> {
     const OTHERS: f64 = 0.1;
     let relation = run.protocol.check_of(&pass.cell).filter(|_| pass.pass == Pass::Check)?;

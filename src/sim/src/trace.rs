@@ -99,7 +99,7 @@ listed! {
         /// The script read a value that comes from numbers that nobody computed: `bytes` is 1 where it is made up, and 0 where it says that they
         /// are valid. Where it decided a size, `rounded` is the one that was taken, and `address` the largest that it could be.
         Placeholder = 11,
-        /// The script is ended, or ends: `bytes` is 1 where enough steps were seen, and `OURS_FOLLOWS` where a step follows that is not its own.
+        /// The script is ended, or ends: `bytes` is 1 where enough steps were seen, and `OWN_STEP_FOLLOWS` where a step follows that is not its own.
         Ended = 12,
         /// Others than PyTorch's allocator took `bytes` at `address`, or gave them back (fewer than 0); `operator` is their library. Where `rounded`
         /// is not 0, they are pages of that allocator's: 1 while an engine sleeps, 2 for good.

@@ -1,4 +1,4 @@
-//! What an experiment is written with: `use crate::lab::*`.
+//! What an experiment is written with: `use harness::lab::*`.
 //!
 //! Levels are types (`levels!`, `number!`, `name!`), a cell is a struct of them (`cell!`), and each [`Grid`] of cells owns the function that
 //! sets its cells up, the relation that each must show to its baseline, and the claims that it answers. When a run is planned, all of it
