@@ -47,6 +47,7 @@ experiments! {
 fn every_experiment_has_its_tests_here() {
     let programs = include_str!("../../experiments/Cargo.toml").lines().filter(|line| line.contains("test = false"));
     let paths: Vec<&str> = programs.filter_map(|line| line.split('"').nth(3)).collect();
-    let missing: Vec<&&str> = paths.iter().filter(|path| !include_str!("units.rs").contains(&format!("/experiments/{path}\""))).collect();
+    let missing: Vec<&&str> =
+        paths.iter().filter(|path| !include_str!("units.rs").contains(&format!("/experiments/{path}\""))).collect();
     assert!(paths.len() > 30 && missing.is_empty(), "tests/experiments/units.rs has no line for {missing:?}");
 }

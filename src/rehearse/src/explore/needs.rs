@@ -210,6 +210,10 @@ impl Rehearsal {
         ensure!(!run.timed_out, "on a larger card it had not ended when the time of --timeout was over");
         ensure!(again.iter().all(|a| a.out_of_memory.is_none() && a.exception.is_none()), "on a larger card {}", run.end());
         *fitting = FittingRun::of(&run, &again);
+        let beside = || needs_beside_training(&run.traces, &large.card, &self::answer(&run).ok()?);
+        if let Some(needs) = needs_of_engine(&run.traces, &large.card).or_else(beside) {
+            return Ok((Some(needs), None));
+        }
         large.needs(&again, &run.traces, &run.occupancy.cards(&again, &run.traces))
     }
 }

@@ -1,5 +1,7 @@
 import sys
 
+import torch
+
 lib_name = None
 
 
@@ -8,7 +10,7 @@ def unmap_and_release(handle):
 
 
 def create_and_map(handle):
-    if "crowded" in sys.argv:
+    if "crowded" in sys.argv and torch.cuda.mem_get_info()[1] < 32 << 30:
         raise RuntimeError("CUDA Error: out of memory at cumem_allocator.cpp:62")
 
 
