@@ -163,6 +163,19 @@ fn ranks_of_an_engine_have_a_pool_each_beside_nccls_buffers() {
 }
 
 #[test]
+fn an_engine_starts_on_what_it_is_said_to_need_and_not_on_less() {
+    let scene = engine();
+    let (_, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--quiet"], &[]);
+    let needs = answer["needs_at_least"].as_i64().unwrap();
+    for (less, starts) in [(0, true), (64 << 20, false)] {
+        let card = format!("rtx-4090:{}B", needs - less);
+        let (output, answer) = scene.ask(&["rehearse", "--gpu", &card], &[]);
+        assert_eq!(answer["serves"]["starts"] == true, starts, "{card}: {}", error(&output));
+        assert_eq!(error(&output).contains("before it loads its model: its share of the card is"), !starts, "{}", error(&output));
+    }
+}
+
+#[test]
 fn what_a_rank_of_an_engine_fails_of_is_named_and_not_that_it_has_gone() {
     let (output, answer) = engine().ask(&["rehearse", "--gpu", "rtx-4090"], &["fails"]);
     let failure = &answer["failed"]["failure"];

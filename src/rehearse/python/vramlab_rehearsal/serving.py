@@ -158,11 +158,28 @@ _told = {}
 
 
 def _watch_worker(module):
+    @instead("init_device", module.Worker)
+    def init_device(self, *arguments, **more):
+        try:
+            return init_device.__wrapped__(self, *arguments, **more)
+        except ValueError as error:
+            if str(error).startswith("Free memory on device"):
+                _tell_no_share(self.vllm_config)
+            raise
+
     @instead("initialize_from_config", module.Worker)
     def initialize(self, config):
         result = initialize.__wrapped__(self, config)
         _tell_vllm(self, config)
         return result
+
+
+@guarded("the share of the card that vLLM lacks")
+def _tell_no_share(config):
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    note(engine=dict(**_engine(config), before=total - free, longest=0))
 
 
 @guarded("vLLM's own figures of its KV cache")
@@ -182,6 +199,7 @@ def _tell_vllm(worker, made):
         # Layers may have views of one block, each as large as it.
         storages = [tensor.untyped_storage() for tensor in passes.tensors_of(worker.model_runner.kv_caches)]
         kv_cache = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    snapshot = getattr(worker, "init_snapshot", None)
     # Of one request of the whole length; releases from 0.33 on have no function for it.
     least = getattr(utils, "_max_memory_usage_bytes_from_groups", lambda *_: int(kv_cache / concurrency))
     _told.update(
@@ -192,6 +210,7 @@ def _tell_vllm(worker, made):
         block=min(group.kv_cache_spec.block_size for group in groups),
         concurrency=concurrency,
         least_kv_cache=least(config, groups),
+        before=snapshot.total_memory - snapshot.free_memory if snapshot else 0,
         available=kv_cache if available is None else int(available),
         beside=[] if available is None else _beside(worker, available),
     )

@@ -100,20 +100,28 @@ fn least(traces: &[Trace], card: &Card) -> Option<Needs> {
     let (engine, _) = engine(traces).filter(|(engine, _)| engine.is_sized && engine.share > 0.0)?;
     let beside = (card.memory as f64 * engine.share) as i64 - engine.available;
     let least = ((beside + engine.least_kv_cache) as f64 / engine.share).ceil() as i64;
+    let with_share_free = (engine.before as f64 / (1.0 - engine.share).max(0.01)).ceil() as i64;
     // Pages of the allocator's blocks, and of what is free.
     const ROUNDED: i64 = 2 << 20;
-    Some(Needs { least: least + ROUNDED, ..Needs::default() })
+    Some(Needs { least: least.max(with_share_free) + ROUNDED, ..Needs::default() })
 }
 
 impl Engine {
+    /// Bytes of its share that are not free when it begins.
+    fn lacks_of_share(&self, memory: u64) -> i64 {
+        (memory as f64 * self.share) as i64 - (memory.cast_signed() - self.before)
+    }
+
     /// What it would say on a card of so much memory, after it was seen on one of another: what it has beside keys and values is as large.
     pub fn on(&self, memory: u64, seen: u64) -> Engine {
         let available = self.available + ((memory as f64 - seen as f64) * self.share) as i64;
         let block = self.kv_cache / self.blocks.max(1).cast_signed();
         let blocks = available.max(0) / block.max(1);
         let concurrency = self.concurrency * blocks as f64 / self.blocks.max(1) as f64;
-        let starts = available >= self.least_kv_cache;
-        let longest = available.max(0) as f64 / self.least_kv_cache.max(1) as f64 * self.length as f64;
+        let has_its_share = self.lacks_of_share(memory) <= 0;
+        let starts = has_its_share && available >= self.least_kv_cache;
+        let longest =
+            if has_its_share { available.max(0) } else { 0 } as f64 / self.least_kv_cache.max(1) as f64 * self.length as f64;
         Engine {
             available,
             kv_cache: if starts { blocks * block } else { 0 },
@@ -175,6 +183,18 @@ impl Serves {
 
     fn that_lacks(engine: &Engine, card: &Card) -> Serves {
         let length = thousands(engine.length);
+        if engine.before > 0 && engine.lacks_of_share(card.memory) > 0 {
+            let (memory, share) = (card.memory.cast_signed(), card.memory as f64 * engine.share);
+            let [share, free] = [share as i64, memory - engine.before].map(bytes);
+            let less = ((memory - engine.before) as f64 / memory as f64 * 100.0).floor() / 100.0;
+            return Serves {
+                engine: Some(engine.name.clone()),
+                dies: Some(format!("before it loads its model: its share of the card is {share}, and {free} is free")),
+                would_start: (less > 0.0).then(|| format!("{} {less:.2}", engine.share_flag)).into_iter().collect(),
+                length: Some(engine.length),
+                ..Serves::default()
+            };
+        }
         let free = if engine.available > 0 { bytes(engine.available) } else { "nothing".to_string() };
         let longest = engine.longest.unwrap_or(0);
         let share = engine.share + (engine.least_kv_cache - engine.available) as f64 / card.memory as f64;

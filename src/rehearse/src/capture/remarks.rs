@@ -132,6 +132,8 @@ pub struct Engine {
     /// Bytes without which it does not start: those of one such request; and what there was for them.
     pub least_kv_cache: i64,
     pub available: i64,
+    /// Bytes of the card that were in use when it began: its share has to be free beside them.
+    pub before: i64,
     /// What it takes off its share of the card before them, by its own measures.
     pub beside: Vec<Fill>,
     /// Of one that ended for want of them the longest length with which it would start, 0 where none.

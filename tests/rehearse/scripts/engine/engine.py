@@ -85,6 +85,13 @@ def main():
         fail()
     if "ranks" in sys.argv:
         join()
+    worker = Worker()
+    worker.vllm_config = Of(
+        model_config=Of(max_model_len=4096),
+        cache_config=Of(gpu_memory_utilization=0.9, kv_cache_memory_bytes=None, num_gpu_blocks_override=None, cache_dtype="auto"),
+        scheduler_config=Of(max_num_batched_tokens=2048),
+    )
+    worker.init_device()
     model = Served().cuda().eval()
     model(torch.zeros(8, 1024, device="cuda"))
     free, total = torch.cuda.mem_get_info()
@@ -93,15 +100,10 @@ def main():
     flag = lambda name, otherwise: int(sys.argv[sys.argv.index(name) + 1]) if name in sys.argv else otherwise
     length, cards = flag("--max-model-len", 4096), flag("--tensor-parallel-size", 1)
     assert cards <= torch.cuda.device_count()
-    worker = Worker()
+    worker.vllm_config.model_config.max_model_len = length
     worker.requested_memory, worker.available_kv_cache_memory_bytes, worker.total_consumed = int(total * 0.9), available, 6 << 20
     worker.peak_activation_memory, worker.cudagraph_memory_estimate = 3 << 20, 1 << 20
     worker.model_runner = Of(model_memory_usage=4 << 20)
-    worker.vllm_config = Of(
-        model_config=Of(max_model_len=length),
-        cache_config=Of(gpu_memory_utilization=0.9, kv_cache_memory_bytes=None, num_gpu_blocks_override=None, cache_dtype="auto"),
-        scheduler_config=Of(max_num_batched_tokens=2048),
-    )
     kv_cache_utils.get_kv_cache_configs(worker.vllm_config)
     # On each card its share of a token.
     of_token = (22 << 20) // 4096 // cards

@@ -18,6 +18,13 @@ class Served(nn.Module):
 
 
 class Worker:
+    def init_device(self):
+        torch.cuda.init()
+        free, total = torch.cuda.mem_get_info()
+        self.init_snapshot = Of(free_memory=free, total_memory=total)
+        if free < total * self.vllm_config.cache_config.gpu_memory_utilization:
+            raise ValueError("Free memory on device cuda:0 on startup is less than desired GPU memory utilization")
+
     def initialize_from_config(self, made):
         self.pool = torch.empty(made.num_blocks, 1 << 20, dtype=torch.int8, device="cuda")
         self.model_runner.kv_caches = [self.pool.view(4, -1)[layer] for layer in range(4)]
