@@ -1,7 +1,7 @@
 //! Do recipes of others save what was published? PyTorch in Python runs them (`experiments/published/step.py`), on a simulated GPU as on a real one.
 
-use super::*;
 use super::loss::Softcap;
+use super::*;
 
 /// What the loss and its gradients need above what lived before.
 const ABOVE: Metric = Metric::counted("above", "peak above what lived before", "B");

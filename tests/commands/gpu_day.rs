@@ -53,7 +53,7 @@ fn an_unknown_task_is_told_which_there_are() {
 }
 
 #[test]
-fn the_first_quarter_of_an_hour_holds_what_is_open_and_what_takes_too_long_is_asked_to_stop_with_all_that_it_started() {
+fn overruns_of_a_gpu_day_are_stopped() {
     let checks = r#"
 import subprocess, time, day
 tasks = list(day.DAY)

@@ -220,7 +220,7 @@ fn cuda_without_a_gpu_says_what_is_missing() {
 }
 
 #[test]
-fn what_a_run_may_not_add_to_stays_as_it_is_and_its_own_figures_go_beside_it() {
+fn a_run_leaves_the_results_of_others() {
     let out = tempfile::tempdir().unwrap();
     let run = || smoke(out.path()).args(["--filter", "recipe=full"]).output().unwrap();
     let output = run();

@@ -143,7 +143,7 @@ fn decided_by_noise(noise: SimulatedNoise, profile: Profile, looks: &[u32], judg
 const CHANCE: f64 = 0.072;
 
 #[test]
-fn fixed_rounds_and_looks_that_are_paid_for_decide_by_noise_in_one_run_of_twenty_at_most() {
+fn noise_decides_one_run_of_twenty() {
     for noise in [SimulatedNoise::Processes, SimulatedNoise::Bursts, SimulatedNoise::Drift] {
         for (profile, rounds) in [(Profile::Quick, usual(Profile::Quick)), (Profile::Full, usual(Profile::Full))] {
             let found = decided_by_noise(noise, profile, rounds.looks(), &rounds);

@@ -51,7 +51,7 @@ fn cases() -> Vec<(&'static str, String, [&'static str; 2])> {
 }
 
 #[test]
-fn a_table_says_of_each_card_what_a_run_on_it_says_and_what_is_needed_is_enough() {
+fn a_table_of_cards_agrees_with_single_runs() {
     for (name, script, cards) in cases() {
         let scene = Scene::new(&script);
         let alone: Vec<Value> = cards.iter().map(|card| scene.run(&["--gpu", card]).1).collect();

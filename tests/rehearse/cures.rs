@@ -184,7 +184,7 @@ fn what_endless_inference_feeds_back_is_named() {
 
 /// Of a network that a CUDA graph is captured of after steps that warm it up.
 #[test]
-fn a_graph_that_is_captured_after_a_warm_up_is_seen_and_nothing_of_it_is_offloaded() {
+fn nothing_of_a_captured_graph_is_offloaded() {
     let scene = Scene::new(
         "import torch\nnet = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)]).cuda()\noptimizer = \
          torch.optim.AdamW(net.parameters(), capturable=True); x = torch.randn(8192, 1024, device='cuda')\ndef step():\n    \

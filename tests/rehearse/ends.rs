@@ -178,7 +178,7 @@ fn a_crash_as_the_interpreter_closes_is_no_failure_of_the_script() {
 }
 
 #[test]
-fn what_is_refused_and_swallowed_is_in_the_headline_and_an_operators_own_retries_are_nobodys_catch() {
+fn the_headline_has_refusals_that_scripts_swallow() {
     let scene = Scene::anew(
         "
 import torch

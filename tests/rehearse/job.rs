@@ -7,7 +7,7 @@ fn step_of(answer: &serde_json::Value) -> f64 {
 }
 
 #[test]
-fn work_is_of_the_card_of_its_tensors_and_cards_wait_for_what_is_copied_to_them() {
+fn cards_wait_for_what_is_copied_to_them() {
     // Halves on two cards, one after the other; and the whole on the second one, whose number is nobody's count.
     let script = |first: u32, second: u32| {
         format!(
@@ -73,7 +73,7 @@ dist.destroy_process_group(of_two); dist.destroy_process_group()
 }
 
 #[test]
-fn a_rank_of_many_has_as_many_cards_as_its_machine_and_equal_ranks_run_once() {
+fn equal_ranks_run_once() {
     let scene = Scene::new(
         "
 import os, torch, torch.distributed as dist

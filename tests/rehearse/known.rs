@@ -159,7 +159,7 @@ def go(n):
 ";
 
 #[test]
-fn branches_on_the_step_and_what_follows_the_loop_are_told_and_the_headline_names_the_kinds() {
+fn branches_and_code_after_loops_are_told() {
     let scene = Scene::new(LATER);
     let (output, answer) = scene.run(&[]);
     let said = error(&output);
@@ -223,7 +223,7 @@ for x in DataLoader(Rows(), batch_size=16, num_workers=2, prefetch_factor=4):
 ";
 
 #[test]
-fn what_a_job_takes_of_the_host_is_told_and_too_much_is_in_the_headline() {
+fn the_headline_has_too_much_host_memory() {
     let scene = Scene::new(HOST);
     let (output, answer) = scene.run(&["--host-memory", "3GiB"]);
     let said = error(&output);
@@ -255,7 +255,7 @@ for x in DataLoader(texts, batch_size=2, shuffle=SHUFFLE, collate_fn=pad, num_wo
 ";
 
 #[test]
-fn the_largest_batch_of_a_loader_is_rehearsed_where_that_is_asked_for_and_else_named() {
+fn the_largest_batch_of_a_loader_is_named() {
     let scene = Scene::new(&TEXTS.replace("SHUFFLE", "False").replace("WORKERS", "0"));
     let (output, answer) = scene.run(&[]);
     let said = error(&output);
@@ -346,7 +346,7 @@ for _ in range(3):
 }
 
 #[test]
-fn what_is_asked_whether_numbers_are_valid_says_that_they_are_and_no_product_is_computed() {
+fn numbers_that_nobody_computed_pass_as_valid() {
     let scene = Scene::new(
         "
 import torch

@@ -666,7 +666,7 @@ else:
 ";
 
 #[test]
-fn a_variable_is_named_where_nothing_else_holds_the_memory_and_a_copy_is_no_activation() {
+fn the_one_variable_holding_memory_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("holders.py");
     std::fs::write(&script, HOLDERS).unwrap();

@@ -37,7 +37,7 @@ print('at its end')
 }
 
 #[test]
-fn passes_of_several_lengths_are_summed_and_a_buffer_that_was_filled_before_the_training_grows_by_what_a_step_adds() {
+fn passes_are_summed_and_a_prefilled_buffer_grows() {
     let (answer, said) = fitting(
         "
 import torch

@@ -557,7 +557,7 @@ fn what_other_kernels_write_is_lost_and_experts_get_their_share() {
 }
 
 #[test]
-fn steps_without_an_optimizer_are_seen_and_a_card_that_pytorch_has_no_code_for_is_said() {
+fn steps_without_an_optimizer_are_seen() {
     let seen = command(&["--gpu", "v100", "--timeout", "120"], &[common::python().to_str().unwrap(), &own("by_hand.py")]);
     assert!(seen.output.status.success(), "{}", seen.error());
     assert_eq!(seen.json["steps"], 3, "{}", seen.error());
@@ -910,7 +910,7 @@ fn memory_of_libraries_that_nobody_knows_is_named_with_its_line() {
 }
 
 #[test]
-fn an_operator_without_a_kernel_names_itself_the_scripts_line_and_what_would_have_to_be_known() {
+fn an_operator_without_kernel_names_its_line() {
     let dense = "y = x @ x\ntorch.linalg.lstsq(y, x)\n";
     let sparse = "y = x.to_sparse_csr()\ny @ y\n";
     for (lines, operator) in [(dense, "aten::linalg_lstsq.out"), (sparse, "aten::addmm.out")] {

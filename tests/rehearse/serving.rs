@@ -18,7 +18,7 @@ fn fill(answer: &Value, what: &str) -> i64 {
 }
 
 #[test]
-fn a_pool_of_what_is_free_that_passes_write_into_is_a_kv_cache_and_no_need() {
+fn a_pool_of_free_memory_is_kv_cache() {
     let scene = Scene::new(SERVER);
     let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], &["loop"]);
     let serves = &answer["serves"];
@@ -163,7 +163,7 @@ fn ranks_of_an_engine_have_a_pool_each_beside_nccls_buffers() {
 }
 
 #[test]
-fn an_engine_starts_on_what_it_is_said_to_need_and_not_on_less() {
+fn an_engine_starts_on_what_it_needs() {
     let scene = engine();
     let (_, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--quiet"], &[]);
     let needs = answer["needs_at_least"].as_i64().unwrap();
@@ -176,7 +176,7 @@ fn an_engine_starts_on_what_it_is_said_to_need_and_not_on_less() {
 }
 
 #[test]
-fn what_a_rank_of_an_engine_fails_of_is_named_and_not_that_it_has_gone() {
+fn an_engine_names_why_its_rank_failed() {
     let (output, answer) = engine().ask(&["rehearse", "--gpu", "rtx-4090"], &["fails"]);
     let failure = &answer["failed"]["failure"];
     assert_eq!((&failure["type"], &failure["message"]), (&"ValueError".into(), &"no kernel of attention for this head".into()));

@@ -55,7 +55,7 @@ fn two_that_fit_alone_do_not_fit_together() {
 
 /// The one that runs out has nothing itself.
 #[test]
-fn ranks_that_all_take_the_first_gpu_hear_of_the_others_and_of_what_fills_it() {
+fn ranks_on_one_gpu_hear_of_each_other() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = vramlab(folder.path());
     let output = command.args(["--gpus", "2", "--"]).args([common::python(), own("sharing.py")]).arg("ranks").output().unwrap();

@@ -25,7 +25,7 @@ fn rehearse(script: &str, gpu: &str) -> (Option<i32>, String, String, Value) {
 }
 
 #[test]
-fn who_waits_for_a_stopped_training_is_ended_and_what_fails_for_want_of_one_fits_in_part() {
+fn waiters_of_a_stopped_training_are_ended() {
     let queue = "
 import multiprocessing
 def work(gib, queue):
@@ -61,7 +61,7 @@ subprocess.run([sys.executable, '-c', 'import torch, trial; torch.ones(9, device
 }
 
 #[test]
-fn a_pool_goes_on_with_its_next_task_and_those_at_work_at_one_time_share_the_card() {
+fn a_pools_concurrent_tasks_share_the_card() {
     let pool = |tasks: &str| {
         format!(
             "
@@ -119,7 +119,7 @@ else:
 }
 
 #[test]
-fn an_allocator_of_the_scripts_own_is_rehearsed_with_pytorchs_and_what_a_schedule_multiplies_comes_later() {
+fn an_own_allocator_is_rehearsed_as_pytorchs() {
     let (code, _, said, answer) = rehearse(
         "
 import torch

@@ -608,7 +608,7 @@ fn lines_are_for_each_model_with_its_own_optimizer() {
 }
 
 #[test]
-fn what_is_written_on_the_command_line_and_into_the_environment_asks_for_the_same_bytes() {
+fn flags_and_environment_ask_for_equal_bytes() {
     let as_it_is = source().replace("lr=1e-3", "lr=1e-3, fused=True");
     let scene = Scene::new(&as_it_is);
     let names = ["foreach", "accumulate-2x", "expandable-segments", "max-split-size", "round-up-power-of-2"];
@@ -732,7 +732,7 @@ for epoch in range(2):
 
 /// What a script computes on the host takes each run another time: here a few hundredths by design, and what a crowded machine adds.
 #[test]
-fn how_long_a_scripts_own_work_takes_in_another_run_is_no_change_by_a_technique() {
+fn a_techniques_change_has_no_noise_of_scripts() {
     let scene = Scene::new(
         "
 import os, torch
@@ -779,7 +779,7 @@ fn an_evaluation_that_keeps_graphs_is_rehearsed_without_them() {
 
 /// A model of blocks whose input wants a gradient and nothing else, and one that is called with other weights than its own.
 #[test]
-fn a_frozen_model_that_is_gone_back_through_is_one_and_a_functional_call_has_no_checkpoints() {
+fn a_frozen_model_gone_back_through_is_one() {
     let text = |training: &str| {
         format!(
             "

@@ -185,7 +185,7 @@ fn sentences_carry_figures_and_conditions() {
 }
 
 #[test]
-fn what_failed_is_said_in_words_with_its_reason_and_what_could_not_be_is_not() {
+fn the_report_says_why_a_configuration_failed() {
     let (_, out) = fixture_report("troubles");
     assert!(page_of(&out, "machines").contains("checkpointing on amd-epyc-2c: 2 out of memory"));
     let checkpointing = page_of(&out, "checkpointing");

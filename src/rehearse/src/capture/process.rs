@@ -487,7 +487,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_was_killed_at_once_has_nothing_and_what_another_version_wrote_is_refused() {
+    fn a_killed_process_has_nothing_to_read() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
         let read = || Trace::read(folder.path()).map_err(|error| format!("{error:#}"));

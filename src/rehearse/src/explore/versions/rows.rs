@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_s_row_has_its_kv_cache_and_a_jump_what_is_taken_off_it() {
+    fn a_servers_row_has_its_kv_cache() {
         let answer = |tokens: i64, kv_cache: i64, graphs: i64| {
             let beside =
                 format!(r#"[{{"what":"weights","bytes":1000000000}},{{"what":"CUDA graphs as estimated","bytes":{graphs}}}]"#);

@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_card_has_a_time_the_fastest_that_fits_is_first_and_operations_decide_nothing() {
+    fn the_fastest_that_fits_is_first() {
         let timed = |name, like, peak, share: f64| VariantRow {
             predicted_change: Some(TimeChange { share, low: share - 0.1, high: share + 0.1 }),
             predicted_seconds: Some(1.0 + share),
