@@ -165,13 +165,17 @@ fn ranks_of_an_engine_have_a_pool_each_beside_nccls_buffers() {
 #[test]
 fn an_engine_starts_on_what_it_needs() {
     let scene = engine();
-    let (_, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--quiet"], &[]);
-    let needs = answer["needs_at_least"].as_i64().unwrap();
-    for (less, starts) in [(0, true), (64 << 20, false)] {
-        let card = format!("rtx-4090:{}B", needs - less);
-        let (output, answer) = scene.ask(&["rehearse", "--gpu", &card], &[]);
-        assert_eq!(answer["serves"]["starts"] == true, starts, "{card}: {}", error(&output));
-        assert_eq!(error(&output).contains("before it loads its model: its share of the card is"), !starts, "{}", error(&output));
+    // Its share has to be free, and what it takes beyond that.
+    for (arguments, step) in [(&[][..], 64 << 20), (&["beyond"], 256 << 20)] {
+        let (_, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--quiet"], arguments);
+        let needs = answer["needs_at_least"].as_i64().unwrap();
+        for (less, starts) in [(0, true), (step, false)] {
+            let card = format!("rtx-4090:{}B", needs - less);
+            let (output, answer) = scene.ask(&["rehearse", "--gpu", &card], arguments);
+            assert_eq!(answer["serves"]["starts"] == true, starts, "{card}: {}", error(&output));
+            let has_no_share = error(&output).contains("before it loads its model: its share of the card is");
+            assert_eq!(has_no_share, !starts && arguments.is_empty(), "{}", error(&output));
+        }
     }
 }
 

@@ -226,7 +226,8 @@ impl Reply<'_> {
         Reply {
             verdict: verdict(answer),
             beside: beside(answer),
-            account: answer.account.as_ref().filter(|_| !failed),
+            // What fills a larger card is nothing of one on which a server does not start.
+            account: answer.account.as_ref().filter(|_| !failed && answer.serves.as_ref().is_none_or(|serves| serves.starts)),
             findings: findings
                 .filter(|finding| !(is_said(finding) || is_server && finding.kind == FindingKind::SizedByFree))
                 .filter(|finding| !(grows && finding.kind == FindingKind::Leftovers))

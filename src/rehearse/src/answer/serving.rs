@@ -96,8 +96,16 @@ pub fn needs_beside_training(traces: &[Trace], card: &Card, answer: &Answer) -> 
     Some(Needs { least: needs.least.max(with_others).max(answer.peak_on_device - pool), ..needs })
 }
 
+/// The same where what was seen needs `seen` bytes of that card: on a smaller one its pool is smaller by as much as its share is, and what it takes beyond
+/// that has to do with the rest.
+pub fn needs_beyond_share(needs: Needs, traces: &[Trace], card: &Card, seen: i64) -> Needs {
+    let Some((engine, _)) = engine(traces) else { return needs };
+    let beyond = (seen as f64 - card.memory as f64 * engine.share) / (1.0 - engine.share).max(0.01);
+    Needs { least: needs.least.max(beyond.ceil() as i64), ..needs }
+}
+
 fn least(traces: &[Trace], card: &Card) -> Option<Needs> {
-    let (engine, _) = engine(traces).filter(|(engine, _)| engine.is_sized && engine.share > 0.0)?;
+    let (engine, _) = engine(traces).filter(|(engine, _)| engine.is_sized && engine.share > 0.0 && engine.least_kv_cache > 0)?;
     let beside = (card.memory as f64 * engine.share) as i64 - engine.available;
     let least = ((beside + engine.least_kv_cache) as f64 / engine.share).ceil() as i64;
     let with_share_free = (engine.before as f64 / (1.0 - engine.share).max(0.01)).ceil() as i64;

@@ -4,7 +4,7 @@ use super::{replay, sized};
 use crate::answer::reply::others_said;
 use crate::answer::{
     Answer, CardAnswer, FittingRun, ProcessAnswer, RehearsalVerdict, answer, answers, ended_well, needs_beside_training,
-    needs_of_engine,
+    needs_beyond_share, needs_of_engine,
 };
 use crate::capture::process::{Note, NoteKind, Trace};
 use crate::capture::session::{Capture, Needs, SizedByFree};
@@ -167,12 +167,19 @@ impl Rehearsal {
         found.ok().map(|needs| needs.least)
     }
 
+    /// What an engine says, and what it was seen to take beyond its share.
+    fn needs_of_engine(&self, answer: &Answer, traces: &[Trace]) -> Option<Needs> {
+        let needs = needs_of_engine(traces, &self.card)?;
+        let seen = self.needed(answer, traces);
+        Some(seen.map_or(needs, |seen| needs_beyond_share(needs, traces, &self.card, seen)))
+    }
+
     /// Adds what the script needs of a card, where it ran as long as was wanted, and where it did not fit: then it is rehearsed once more on a card
     /// that is large enough for anything, in silence.
     fn find_needs(&self, answer: &Answer, capture: &mut Capture) {
         // An engine says itself what hangs on the card.
         let beside = || needs_beside_training(&capture.traces, &self.card, answer).filter(|_| answer.verdict.fits());
-        if let Some(needs) = needs_of_engine(&capture.traces, &self.card).or_else(beside) {
+        if let Some(needs) = self.needs_of_engine(answer, &capture.traces).or_else(beside) {
             capture.found.needs = Some(needs);
             return;
         }
@@ -211,7 +218,7 @@ impl Rehearsal {
         ensure!(again.iter().all(|a| a.out_of_memory.is_none() && a.exception.is_none()), "on a larger card {}", run.end());
         *fitting = FittingRun::of(&run, &again);
         let beside = || needs_beside_training(&run.traces, &large.card, &self::answer(&run).ok()?);
-        if let Some(needs) = needs_of_engine(&run.traces, &large.card).or_else(beside) {
+        if let Some(needs) = large.needs_of_engine(&self::answer(&run)?, &run.traces).or_else(beside) {
             return Ok((Some(needs), None));
         }
         large.needs(&again, &run.traces, &run.occupancy.cards(&again, &run.traces))

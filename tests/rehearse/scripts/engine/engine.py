@@ -114,6 +114,8 @@ def main():
         logging.basicConfig(level=logging.INFO)
         kv_cache_utils.logger.info("GPU KV cache size: %s tokens", f"{blocks // 2 * 16:,}")
     worker.initialize_from_config(Of(kv_cache_groups=[Of(kv_cache_spec=Of(block_size=16))], kv_cache_tensors=tensors, num_blocks=blocks))
+    # That its share has no room for.
+    beyond = torch.zeros(1 << 30, dtype=torch.int8, device="cuda") if "beyond" in sys.argv else None
     tokens = blocks // 2 * 16 if "logs" in sys.argv else int(blocks / 22 * 4096)
     print(f"meter {blocks << 20}\ntokens {tokens}", flush=True)
     if "trains" in sys.argv:
