@@ -481,9 +481,8 @@ def proportional(pid="self"):
     return _field(f"/proc/{pid}/smaps_rollup", "Pss")
 
 
-def proportional_of_tree(root=None):
-    """Proportional set size of a process and of all that descend from it."""
-    root = root or os.getpid()
+def proportional_of_tree():
+    """Proportional set size of this process and of all that descend from it."""
     children = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -492,7 +491,7 @@ def proportional_of_tree(root=None):
         except (OSError, IndexError):
             continue
         children.setdefault(parent, []).append(int(name))
-    total, waiting = proportional(root), list(children.get(root, []))
+    total, waiting = proportional(), list(children.get(os.getpid(), []))
     while waiting:
         pid = waiting.pop()
         waiting += children.get(pid, [])

@@ -33,10 +33,6 @@ pub struct CiOptions {
     #[arg(long, value_name = "COMMIT")]
     base: Option<String>,
 
-    /// Add the table as Markdown to a file; on GitHub to the job's summary
-    #[arg(long, value_name = "FILE")]
-    summary: Option<PathBuf>,
-
     /// Write the same as the text of a comment
     #[arg(long, value_name = "FILE")]
     comment: Option<PathBuf>,
@@ -164,7 +160,7 @@ pub fn ci(options: &CiOptions) -> Result<u8> {
     let base = format!("{asked} ({})", worktree.subject("HEAD"));
     print!("{}", text(&rows, &base));
     let page = markdown(&rows, &base);
-    if let Some(file) = options.summary.clone().or_else(|| env::var_os("GITHUB_STEP_SUMMARY").map(PathBuf::from)) {
+    if let Some(file) = env::var_os("GITHUB_STEP_SUMMARY").map(PathBuf::from) {
         let mut summary = fs::OpenOptions::new().create(true).append(true).open(&file)?;
         summary.write_all(page.as_bytes()).with_context(|| format!("writing {}", file.display()))?;
     }

@@ -122,8 +122,9 @@ impl Machine {
     pub fn describe(choice: DeviceChoice) -> Result<Machine> {
         let (cpu, cores) = (cpu_model(), cores());
         let mut hardware = BTreeMap::from([("cpu".to_string(), cpu.clone()), ("cores".to_string(), cores.to_string())]);
-        if let Some(gib) = memory_gib() {
-            hardware.insert("memory".to_string(), format!("{gib} GiB"));
+        if let Some(memory) = total_memory() {
+            // Whole ones: the kernel's exact figure differs from boot to boot.
+            hardware.insert("memory".to_string(), format!("{} GiB", (memory + (1 << 29)) >> 30));
         }
         let libtorch = libtorch_version()?;
         match choice {
@@ -230,11 +231,6 @@ pub fn exact_cpu() -> String {
 /// Cores that this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// Whole GiB of memory; the kernel's exact figure differs from boot to boot.
-fn memory_gib() -> Option<u64> {
-    Some((total_memory()? + (1 << 29)) >> 30)
 }
 
 /// Bytes of this machine's memory, where the kernel tells.

@@ -319,9 +319,9 @@ def _unused_parameters(objects, roots):
     return {id(each): _plain(f"{kind}.{name}") for kind, name, each in every if id(each) not in seen}
 
 
-def label_as(category, tensors, name=""):
+def label_as(category, tensors):
     for tensor in tensors:
-        _label(tensor, category, name)
+        _label(tensor, category, "")
     if _waiting:
         _tell()
 

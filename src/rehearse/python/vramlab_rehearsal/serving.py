@@ -145,7 +145,7 @@ def _watch_ends(module):
         return has_ended
 
 
-@guarded("whether requests have all their tokens")
+@guarded("whether vLLM's requests have all their tokens")
 def _tell_end(request):
     is_full = _told.get("is_full", True) and request.status.name == "FINISHED_LENGTH_CAPPED"
     if _told.get("is_full") != is_full:

@@ -57,7 +57,7 @@ pub fn draw(recorded: &Recorded, plot: &PlainPlot, title: Option<&str>) -> Resul
         let areas = area::AreaDesign::of(plot);
         let finding = || areas.as_ref().and_then(|design| area::finding(&view, design));
         if let Some(title) = title.map(str::to_string).or_else(finding) {
-            view.head = Head::new(&title, &format!("{} {}", full_stop(&plot.caption), recorded.whose()), width);
+            view.head = Head::new(&title, &format!("{}. {}", plot.caption.trim_end_matches('.'), recorded.whose()), width);
         }
         if let Some(svg) = intervals::signed(&view)? {
             return Ok(Some(svg));
@@ -90,10 +90,6 @@ pub fn front(recorded: &Recorded, plot: &PlainPlot) -> Result<Option<Picture>> {
 /// Borrowed names.
 pub fn texts(own: &[String]) -> Vec<&str> {
     own.iter().map(String::as_str).collect()
-}
-
-fn full_stop(caption: &str) -> String {
-    format!("{}.", caption.trim_end_matches('.'))
 }
 
 /// The cells that a plot shows, with what it asks of each.

@@ -30,8 +30,8 @@ pub fn token_times(trace: &Trace, card: &Card, weights: f64, each: f64, band: [f
     };
     let host = HostModel::of(None);
     let of = |requests: u32| {
-        let works: Vec<Work> =
-            pass.iter().filter(|work| each == 0.0 || !is_of_keys(work)).map(|work| of_rows(work, rows, requests)).collect();
+        let is_counted = |work: &&Work| each == 0.0 || !matches!(work.kind, WorkKind::Attention | WorkKind::Index);
+        let works: Vec<Work> = pass.iter().filter(is_counted).map(|work| of_rows(work, rows, requests)).collect();
         let device = device.clone().over(&works);
         let floor = (weights + f64::from(requests) * each) / speed.bandwidth;
         let keys = f64::from(requests) * each / (speed.bandwidth * device.constants("pointwise").memory);
@@ -43,10 +43,6 @@ pub fn token_times(trace: &Trace, card: &Card, weights: f64, each: f64, band: [f
         TokenTime { requests, seconds, low: (seconds * band[0]).max(floor), high: seconds * band[1], floor }
     };
     REQUESTS.into_iter().map(of).collect()
-}
-
-fn is_of_keys(work: &Work) -> bool {
-    matches!(work.kind, WorkKind::Attention | WorkKind::Index)
 }
 
 /// Of a product with weights the rows that go through them.
