@@ -160,7 +160,7 @@ here.recv()
 
 /// As a library's destructors do it, after the script's last line; what crashes before that is a failure.
 #[test]
-fn a_crash_as_the_interpreter_closes_is_no_failure_of_the_script() {
+fn a_crash_as_python_closes_is_no_failure() {
     for (crash, verdict) in [
         ("class Late:\n    def __del__(self, abort=os.abort): abort()\nsys.modules['late'] = Late()\n", "fits"),
         ("os.abort()\n", "script_failed"),

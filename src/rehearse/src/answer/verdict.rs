@@ -411,7 +411,7 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     let cut_short = CutShort::of(run, one_failed.as_ref());
     let one_failed = one_failed.filter(|_| cut_short.is_none());
     let left_early = ends::left_early(&run.traces).filter(|_| ended_well && !run.waited);
-    let failed = (failed && cut_short.is_none()) || left_early.is_some();
+    let failed = failed && cut_short.is_none() || left_early.is_some();
     let verdict = match () {
         () if ran_out => RehearsalVerdict::DoesNotFit,
         () if run.timed_out && !enough => RehearsalVerdict::TimedOut,
@@ -492,9 +492,7 @@ fn ends_of(
     missing: Option<u32>,
 ) -> Vec<String> {
     let mut ends = ends::beside(&run.traces, verdict == RehearsalVerdict::ScriptFailed, one_failed);
-    if ends::crashed_as_it_closed(run) {
-        ends.push(format!("{}{}", ends::CRASHED, run.end()));
-    }
+    ends.extend(ends::crashed_as_it_closed(run).then(|| format!("{}{}", ends::CRASHED, run.end())));
     if run.timed_out && run.traces.iter().any(|trace| trace.stopped.is_some()) {
         ends.push("it had not ended by itself when the time of --timeout was over; its steps had been seen".to_string());
     }
@@ -590,8 +588,7 @@ pub fn answers(traces: &[Trace], command_failed: bool) -> Vec<ProcessAnswer> {
     answers
 }
 
-/// Where memory ran out for a process that has little of the card itself, the one beside it that has most comes first: why it does not fit is
-/// there.
+/// Where memory ran out for a process that has little of the card, the one beside it that has most comes first: it is why that does not fit.
 fn fullest_first(processes: &mut [ProcessAnswer], cards: &[CardAnswer]) {
     let Some(ran_out) = processes.first().filter(|first| first.out_of_memory.is_some()) else { return };
     let is_it = |process: &ProcessAnswer, of: &OnCard| (of.process, of.device) == (process.process, Some(process.device));
