@@ -5,6 +5,7 @@ use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result};
 use base::{eprint, eprintln, print};
 use rehearse::files;
+use rehearse::show::is_head;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -31,9 +32,7 @@ pub fn styled(text: &str) -> String {
             _ if at == 0 && line.starts_with("FITS") => colour(AnsiColor::Green).bold(),
             _ if at == 0 && line.starts_with("BARELY") => colour(AnsiColor::Yellow).bold(),
             _ if at == 0 => colour(AnsiColor::Red).bold(),
-            _ if ["What fills", "Try first", "To use less", "Makes it fit", "Speed"].iter().any(|head| line.starts_with(head)) => {
-                Style::new().bold()
-            }
+            _ if is_head(line) => Style::new().bold(),
             _ => Style::new(),
         };
         let bars = colour(AnsiColor::Cyan);

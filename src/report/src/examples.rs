@@ -2,6 +2,7 @@
 
 use super::prose::digits;
 use anyhow::{Context, Result};
+use rehearse::show::is_head;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -21,9 +22,7 @@ pub fn terminal(text: &str) -> String {
     let colour = |(at, line): (usize, &str)| match line {
         _ if at == 0 && line.starts_with("FITS") => "#3fb950\" font-weight=\"bold",
         _ if at == 0 => "#ff7b72\" font-weight=\"bold",
-        _ if ["What fills", "Try first", "To use less", "Makes it fit", "Speed"].iter().any(|head| line.starts_with(head)) => {
-            "#ffffff\" font-weight=\"bold"
-        }
+        _ if is_head(line) => "#ffffff\" font-weight=\"bold",
         _ => "#c9d1d9",
     };
     let lines = text.lines().enumerate().map(|(at, line)| {

@@ -19,6 +19,6 @@ mod time;
 pub use crate::words::wrapped;
 pub use badge::badge;
 pub use schema::schema;
-pub use short::short;
+pub use short::{is_head, short};
 pub use text::{answer, of_snapshot};
 pub use time::side_by_side;

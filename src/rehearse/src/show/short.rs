@@ -22,6 +22,11 @@ const BAR: usize = 10;
 /// Columns of a row's name, at least.
 const NAMES: usize = 17;
 
+/// Whether a line of it is the head of others.
+pub fn is_head(line: &str) -> bool {
+    ["What fills", "Try first", "To use less", "Makes it fit", "Speed"].iter().any(|head| line.starts_with(head))
+}
+
 /// In lines of 80 columns, as many of them as there may be; what is cut ends in dots.
 fn fitted(text: &str, lines: usize) -> Vec<String> {
     let mut all: Vec<String> = wrapped(text, COLUMNS).lines().map(|line| line.trim_end().to_string()).collect();

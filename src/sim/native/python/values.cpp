@@ -57,7 +57,7 @@ std::unordered_map<uint64_t, Shadow> shadows;
 size_t shadow_bytes = 0;
 std::atomic<size_t> large_floating{0};
 
-// In a second rehearsal made-up values are others, as possible as the first: what differs then hangs on them (src/rehearse/src/unknown.rs).
+// In a second rehearsal made-up values are others, as possible as the first: what differs then hangs on them (src/rehearse/src/explore/unknown.rs).
 bool is_other() {
   static const bool is_set = std::getenv("VRAMLAB_REHEARSAL_OTHER_VALUES") != nullptr;
   return is_set;

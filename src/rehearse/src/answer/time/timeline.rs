@@ -328,10 +328,7 @@ impl Line {
 
     /// A queue whose head waits for nothing but others.
     fn stuck(&self) -> Option<u64> {
-        self.queues
-            .iter()
-            .find(|(queue, of)| of.front().is_some_and(|front| self.ready(**queue, front).is_some()))
-            .map(|(queue, _)| *queue)
+        self.queues.iter().find_map(|(queue, of)| self.ready(*queue, of.front()?).map(|_| *queue))
     }
 
     /// Runs the head of a queue, with what goes with it.
