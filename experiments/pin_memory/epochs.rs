@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn prefetched_epochs_stop_taking_new_memory() {
-        let Some(dry) = dry("pin_memory::epochs::tests::prefetched_epochs_stop_taking_new_memory") else { return };
+        let Some(dry) = dry(concat!(module_path!(), "::prefetched_epochs_stop_taking_new_memory")) else { return };
         let cell = Epochs { bound: Bound::Even, model: ModelName("mlp-1x64"), batch: Batch(64), recipe: Recipe::Prefetched };
         let bench = Bench { device: dry.device(), platform: Platform::Dry, seed: 1 };
         let mut epochs = step(cell, &bench).unwrap();
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn copying_ahead_holds_one_batch_more_and_reuses_its_memory() {
-        let Some(dry) = dry("pin_memory::epochs::tests::copying_ahead_holds_one_batch_more_and_reuses_its_memory") else { return };
+        let Some(dry) = dry(concat!(module_path!(), "::copying_ahead_holds_one_batch_more_and_reuses_its_memory")) else { return };
         const BYTES: i64 = 32 << 20;
         let hosts = [(); 2].map(|()| pinned(&[BYTES], Kind::Uint8).unwrap());
         dry.reset_peaks().unwrap();

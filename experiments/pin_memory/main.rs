@@ -99,7 +99,7 @@ mod tests {
     /// Nothing is copied on a simulated GPU, but each step goes all the way: buffers, streams, events, training.
     #[test]
     fn every_step_runs_on_a_dry_device() {
-        let Some(_dry) = dry("pin_memory::tests::every_step_runs_on_a_dry_device") else { return };
+        let Some(_dry) = dry(concat!(module_path!(), "::every_step_runs_on_a_dry_device")) else { return };
         let bench = Bench { device: Device::Cuda(0), platform: Platform::Dry, seed: 1 };
         for cell in copies::Copies::cross(copies::Direction::ALL, copies::Call::ALL, [4096, 16 << 20], Memory::ALL) {
             runs_twice(cell, copies::step(cell, &bench));

@@ -18,7 +18,7 @@ fn on_device(mebibytes: i64) -> Tensor {
 
 #[test]
 fn locked_blocks_are_powers_of_two_and_stay_locked_in_the_cache() {
-    let Some(_dry) = dry("dry_transfer::locked_blocks_are_powers_of_two_and_stay_locked_in_the_cache") else { return };
+    let Some(_dry) = dry(concat!(module_path!(), "::locked_blocks_are_powers_of_two_and_stay_locked_in_the_cache")) else { return };
     assert_eq!(host_memory().unwrap().locked, 0);
     // A batch of 64 images: 36.75 MiB take 64.
     let batch = pinned(&[64, 3, 224, 224], Kind::Float).unwrap();
@@ -38,7 +38,7 @@ fn locked_blocks_are_powers_of_two_and_stay_locked_in_the_cache() {
 
 #[test]
 fn memory_belongs_to_the_stream_that_it_was_taken_on() {
-    let Some(dry) = dry("dry_transfer::memory_belongs_to_the_stream_that_it_was_taken_on") else { return };
+    let Some(dry) = dry(concat!(module_path!(), "::memory_belongs_to_the_stream_that_it_was_taken_on")) else { return };
     let (current, side) = (Stream::current(CUDA).unwrap(), Stream::side(CUDA).unwrap());
     assert_ne!(current, side);
     assert_ne!(side, Stream::side(CUDA).unwrap(), "the pool gives another one each time");
@@ -72,7 +72,7 @@ fn memory_belongs_to_the_stream_that_it_was_taken_on() {
 
 #[test]
 fn a_copy_with_and_without_waiting_checks_its_shapes() {
-    let Some(_dry) = dry("dry_transfer::a_copy_with_and_without_waiting_checks_its_shapes") else { return };
+    let Some(_dry) = dry(concat!(module_path!(), "::a_copy_with_and_without_waiting_checks_its_shapes")) else { return };
     let host = pinned(&[8], Kind::Float).unwrap();
     let mut device = Tensor::zeros([8], (Kind::Float, CUDA));
     copy(&mut device, &host, true).unwrap();

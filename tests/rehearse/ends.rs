@@ -164,8 +164,12 @@ fn a_crash_as_python_closes_is_no_failure() {
     for (crash, verdict) in [
         ("class Late:\n    def __del__(self, abort=os.abort): abort()\nsys.modules['late'] = Late()\n", "fits"),
         ("os.abort()\n", "script_failed"),
+        // Its child had come to its end, and it had not.
+        ("", "script_failed"),
     ] {
-        let scene = Scene::anew(&format!("{FORKED}step(4)\n{crash}"));
+        let launcher = "import os, subprocess, sys\nif sys.argv[1:] != ['child']:\n    subprocess.run([sys.executable, __file__, 'child'], check=True)\n    os.abort()\n";
+        let launcher = if crash.is_empty() { launcher } else { "" };
+        let scene = Scene::anew(&format!("{launcher}{FORKED}step(4)\n{crash}"));
         let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090", "--steps", "all"], &[]);
         let text = error(&output).replace('\n', " ");
         assert_eq!(answer["verdict"], verdict, "{text}");

@@ -161,9 +161,10 @@ macro_rules! python_test {
     };
 }
 
-/// The simulated GPU for a test. A process is dry from its start, so the test of this name runs again in a child: the device is given
-/// there, and none here, when the child has passed.
+/// The simulated GPU for a test. A process is dry from its start, so the test of this path, which begins with its program's name, runs again in a child:
+/// the device is given there, and none here, when the child has passed.
 pub fn dry(test: &str) -> Option<Dry> {
+    let test = test.split_once("::").map_or(test, |(_, within)| within);
     const IN_CHILD: &str = "VRAMLAB_TEST_IS_DRY";
     if std::env::var_os(IN_CHILD).is_some() {
         return Some(Dry::open().expect("the simulated GPU opens"));

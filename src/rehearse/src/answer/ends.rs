@@ -89,14 +89,17 @@ pub fn ended_well(run: &Capture) -> bool {
     run.status().success() || crashed_as_it_closed(run)
 }
 
-/// Whether all that used the GPU had ended by itself, and then a library's destructors crashed: an abort, or an access to memory that is not there. By
-/// a shell that is a status of 128 and the signal's number.
+/// Whether the command's own process and all that used the GPU had ended by themselves, and then a library's destructors crashed: an abort, or an access
+/// to memory that is not there. Who only started them, as a launcher or a shell, may have failed of itself.
 pub fn crashed_as_it_closed(run: &Capture) -> bool {
     const CRASHES: [i32; 3] = [6, 7, 11];
-    let signal = run.status().signal().or(run.status().code().map(|code| code - 128));
+    let is_own = |trace: &&Trace| run.command.len() > 1 && trace.process.arguments.ends_with(&run.command[1..]);
     let had_ended = |trace: &Trace| trace.exception.is_none() && (trace.ended || trace.stopped.is_some());
+    let mut own = run.traces.iter().filter(is_own).peekable();
     let mut of_the_job = run.traces.iter().filter(|trace| is_of_the_job(trace)).peekable();
-    signal.is_some_and(|signal| CRASHES.contains(&signal)) && of_the_job.peek().is_some() && of_the_job.all(had_ended)
+    run.status().signal().is_some_and(|signal| CRASHES.contains(&signal))
+        && (own.peek().is_some() && own.all(had_ended))
+        && (of_the_job.peek().is_some() && of_the_job.all(had_ended))
 }
 
 /// A rank that left without a word before its steps were done, where others made theirs; on real GPUs those would wait for it. With how many it made.
