@@ -1,4 +1,5 @@
-"""Configurations of the models of public.csv, by their publishers' config.json, and a tokenizer: an engine needs no weights of them.
+"""Configurations of the models of public.csv, by their publishers' config.json, and a tokenizer: an engine needs no weights of them. Those of own.csv are
+quantised, each as its name says; where vLLM looks into the weights' file, that is made, of zeros.
 
     models.py NAME FOLDER
 """
@@ -73,6 +74,84 @@ MODELS = {
 }  # fmt: skip
 
 
+# Of Qwen3-0.6B, and what has to be read from a file of four layers.
+SMALL, SHORT = MODELS["Qwen/Qwen3-0.6B"], dict(num_hidden_layers=4, tie_word_embeddings=False)
+QUANTISED = {
+    "awq": dict(quant_method="awq", bits=4, group_size=128, zero_point=True, version="gemm", modules_to_not_convert=None),
+    "gptq": dict(quant_method="gptq", bits=4, group_size=128, desc_act=False, sym=True, lm_head=False, checkpoint_format="gptq"),
+    "fp8": dict(quant_method="fp8", activation_scheme="dynamic"),
+    "nvfp4": dict(
+        quant_method="modelopt", quant_algo="NVFP4", kv_cache_quant_algo=None, group_size=16, exclude_modules=["lm_head"],
+        producer=dict(name="modelopt", version="0.29.0"),
+    ),
+}  # fmt: skip
+MODELS |= {f"Qwen3-0.6B-{name}": SMALL | dict(quantization_config=how) for name, how in QUANTISED.items()}
+MODELS["Qwen3-4-layers-bitsandbytes"] = SMALL | SHORT
+MODELS["llama-4-layers-gguf"] = LLAMA | SHORT | dict(hidden_size=1024, intermediate_size=2816, num_attention_heads=16, num_key_value_heads=16, head_dim=64, vocab_size=32000, max_position_embeddings=4096)
+
+
+def write_gptq(config, folder):
+    """vLLM looks up here which layers are quantised."""
+    import torch
+    from safetensors.torch import save_file
+
+    parts = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
+    names = (f"model.layers.{layer}.{part}.qweight" for layer in range(config["num_hidden_layers"]) for part in parts)
+    save_file({name: torch.zeros(1, dtype=torch.int32) for name in names}, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def write_all(config, folder):
+    """It takes no dummies."""
+    import torch
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(folder)
+    transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+
+
+def write_gguf(config, folder):
+    import gguf
+    import numpy
+
+    width, inner, words, heads = (config[of] for of in ("hidden_size", "intermediate_size", "vocab_size", "num_attention_heads"))
+    writer = gguf.GGUFWriter(folder / "model.gguf", "llama")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(width)
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(inner)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(heads)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_dimension_count(width // heads)
+    writer.add_vocab_size(words)
+    writer.add_file_type(7)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([f"t{number}".encode() for number in range(words)])
+    writer.add_token_scores([0.0] * words)
+    writer.add_token_types([1] * words)
+    kind = gguf.GGMLQuantizationType.Q8_0
+
+    def add(name, *shape):
+        zeros = numpy.zeros(shape, numpy.float32)
+        given = (zeros, None) if len(shape) == 1 else (gguf.quants.quantize(zeros, kind), kind)
+        writer.add_tensor(name, given[0], raw_dtype=given[1])
+
+    for name, *shape in (("token_embd", words, width), ("output_norm", width), ("output", words, width)):
+        add(f"{name}.weight", *shape)
+    square, norms = ("attn_q", "attn_k", "attn_v", "attn_output"), ("attn_norm", "ffn_norm")
+    parts = [*((name, width, width) for name in square), ("ffn_gate", inner, width), ("ffn_up", inner, width), ("ffn_down", width, inner), *((name, width) for name in norms)]
+    for layer in range(config["num_hidden_layers"]):
+        for name, *shape in parts:
+            add(f"blk.{layer}.{name}.weight", *shape)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+WEIGHTS = {"gptq": write_gptq, "bitsandbytes": write_all, "gguf": write_gguf}
+
+
 def make(name, folder):
     import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -87,6 +166,7 @@ def make(name, folder):
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=end, eos_token=end, pad_token=end)
     fast.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     fast.save_pretrained(folder)
+    WEIGHTS.get(name.rsplit("-", 1)[-1], lambda *_: None)(MODELS[name], folder)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,9 @@ impl Scene {
         let answer = self.answer();
         if !answer.is_null() {
             let of = if flags.contains(&"--what-if") { "what-if" } else { flags[0] };
-            super::agents::is_of_the_schema(of, &answer);
+            // Several cards have an answer each.
+            let each = answer.as_array().filter(|_| of == "rehearse").map_or(std::slice::from_ref(&answer), Vec::as_slice);
+            each.iter().for_each(|answer| super::agents::is_of_the_schema(of, answer));
         }
         (output, answer)
     }

@@ -179,6 +179,55 @@ fn an_engine_starts_on_what_it_needs() {
     }
 }
 
+/// Layers that have a block each are rounded up together, by next to nothing or by a page each: between those two it may start or not.
+#[test]
+fn an_engine_says_how_far_rounding_decides_what_it_starts_on() {
+    let scene = engine();
+    let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], &["layers", "beyond"]);
+    let (most, least) = (answer["needs_at_least"].as_i64().unwrap(), answer["serves"]["starts_from"].as_i64().unwrap());
+    let width = most - least;
+    // 32 pages, of a card of which a tenth has to do for them.
+    assert!((400 << 20..700 << 20).contains(&width), "{most} {least}: {}", error(&output));
+    assert!(error(&output).contains(" as its pool is rounded there"), "{}", error(&output));
+    for (memory, starts) in
+        [(most, true), (most + (20 << 20), true), (most + (40 << 20), true), (least, true), (least - (64 << 20), false)]
+    {
+        let (output, answer) = scene.ask(&["rehearse", "--gpu", &format!("rtx-4090:{memory}B"), "--quiet"], &["layers", "beyond"]);
+        assert_eq!(answer["serves"]["starts"] == true, starts, "{memory}: {}", error(&output));
+    }
+}
+
+/// What an engine sets by the card's size is another thing on each side of it.
+#[test]
+fn cards_of_an_engine_have_the_defaults_of_their_size() {
+    let scene = engine();
+    let cards = ["h100:40GiB", "h100:80GiB"];
+    let (output, answers) = scene.ask(&["rehearse", "--gpu", &cards.join(",")], &["defaults"]);
+    for (card, of_both) in cards.iter().zip(answers.as_array().unwrap()) {
+        let (_, alone) = scene.ask(&["rehearse", "--gpu", card, "--quiet"], &["defaults"]);
+        let [both, alone] = [of_both, &alone].map(|answer| answer["serves"]["tokens"].as_i64().unwrap());
+        // A gibibyte is three in a hundred of the smaller one's.
+        assert!((both - alone).abs() * 1000 < alone, "{card}: {alone}: {}", error(&output));
+    }
+}
+
+#[test]
+fn a_table_of_cards_says_why_one_failed() {
+    let scene = engine();
+    let path = scene.path("site-packages").join("flashinfer.py");
+    fs::write(path, "def build():\n    raise RuntimeError('Could not find nvcc')\n").unwrap();
+    let (output, answers) = scene.ask(&["rehearse", "--gpu", "rtx-4090,t4"], &["compiles"]);
+    let text = error(&output);
+    assert_eq!(
+        (&answers[0]["serves"]["starts"], &answers[1]["processes"][0]["exception"]["package"]),
+        (&true.into(), &"flashinfer".into())
+    );
+    assert!(
+        text.contains("  t4: RuntimeError: Could not find nvcc (flashinfer compiles kernels for this card as it runs"),
+        "{text}"
+    );
+}
+
 #[test]
 fn an_engine_names_why_its_rank_failed() {
     let (output, answer) = engine().ask(&["rehearse", "--gpu", "rtx-4090"], &["fails"]);

@@ -42,7 +42,8 @@ def _largest(request):
 
 def _smallest(request):
     """The fewest bytes with which the course comes to its end, of which its sizes are linear; with `high` it does. Of none is less left than one unit,
-    as a block of a cache of keys and values, where the two sizes that are known have one."""
+    as a block of a cache of keys and values, where the two sizes that are known have one. Where many blocks are rounded up at once, fewer pages may do
+    where more do not: by which they are is the same every `wave` pages."""
     course = _Course(request["course"])
     units = [math.gcd(*pair) if 64 * math.gcd(*pair) <= abs(pair[1] - pair[0]) else 1 for pair in request["sizes"]]
 
@@ -50,7 +51,15 @@ def _smallest(request):
         sizes = _sizes(request, pages * PAGE)
         return any(size < unit for size, unit, pair in zip(sizes, units, request["sizes"]) if pair[0] != pair[1]) or course.reserved(sizes, pages * PAGE) is None
 
-    return (_last(0, -(-request["high"] // PAGE), is_too_small) + 1) * PAGE
+    least = _last(0, -(-request["high"] // PAGE), is_too_small) + 1
+    # Of those below the one where they are rounded up by the least.
+    rounded = lambda pages: sum(-size % PAGE for size, pair in zip(_sizes(request, pages * PAGE), request["sizes"]) if pair[0] != pair[1])
+    while below := range(max(least - request["wave"], 1), least):
+        pages = min(below, key=rounded)
+        if is_too_small(pages):
+            break
+        least = pages
+    return least * PAGE
 
 
 def _sizes(request, number):

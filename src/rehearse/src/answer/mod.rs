@@ -42,5 +42,5 @@ pub use passes::{Leftover, NeedlessGraphs};
 pub use phases::PhaseRow;
 pub use place::{LiveBytes, MOST_ROWS, module_of, moment};
 pub use process::{Checkpoint, ProcessAnswer};
-pub use serving::{Serves, needs as needs_of_engine, needs_beside_training, needs_beyond_share};
+pub use serving::{Serves, needs as needs_of_engine, needs_beside_training};
 pub use verdict::{Answer, FittingRun, RehearsalVerdict, SCHEMA, SimulatedGpu, answer, answers, is_near, play_ranks, surely};

@@ -123,6 +123,9 @@ pub struct Failure {
     pub kind: String,
     pub message: String,
     pub line: Option<Frame>,
+    /// The package that raised it, where that is none of the script's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub package: Option<String>,
 }
 
 /// What a process needs of each card that it used. Of one that used none its exception. `ends_by_it` where memory that ran out ended it, or the one that
@@ -263,5 +266,11 @@ pub fn failure(trace: &Trace, exception: &Exception) -> Failure {
         function: on_one_line(function),
     };
     let own = exception.frames.iter().rev().find(|(file, _, _)| !trace.is_library(file)).or(exception.frames.last());
-    Failure { kind: on_one_line(&exception.kind), message: exception.message.clone(), line: own.map(line) }
+    let package = exception.frames.last().and_then(|(file, ..)| file.split("-packages/").nth(1)?.split('/').next());
+    Failure {
+        kind: on_one_line(&exception.kind),
+        message: exception.message.clone(),
+        line: own.map(line),
+        package: package.map(|name| on_one_line(name.trim_end_matches(".py"))),
+    }
 }

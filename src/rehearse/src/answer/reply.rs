@@ -65,6 +65,33 @@ fn wants_more_gpus(failure: &Failure) -> bool {
     message.contains("invalid device ordinal") || (counts && !message.contains("no gpus"))
 }
 
+/// Whether it failed for want of a compiler: its kernels are compiled for the card that it finds.
+fn wants_compiler(failure: &Failure) -> Option<String> {
+    let package = failure.package.as_deref().unwrap_or("it");
+    let said = || {
+        format!(
+            "{package} compiles kernels for this card as it runs, and found no nvcc: install the CUDA toolkit, or choose other kernels"
+        )
+    };
+    ["nvcc", "CUDA_HOME"].iter().any(|word| failure.message.contains(word)).then(said)
+}
+
+/// Why a card has no whole answer beside others that have one.
+pub fn why_not(answer: &Answer) -> Option<String> {
+    let of = |failure: &Failure| {
+        let why = wants_compiler(failure).map_or(String::new(), |why| format!(" ({why})"));
+        format!("{}: {}{why}", failure.kind, first_line(&failure.message))
+    };
+    match answer.verdict {
+        RehearsalVerdict::FitsInPart => Some(in_part(answer)),
+        RehearsalVerdict::ScriptFailed => {
+            let ended = || answer.notes.iter().rfind(|note| matches!(note.kind, NoteKind::Ended | NoteKind::HostRanOut));
+            failure(answer).map(of).or_else(|| Some(ended()?.text.clone()))
+        }
+        _ => None,
+    }
+}
+
 /// In a few words why a script did not end well.
 pub fn short_failure(answer: &Answer, run: &Capture) -> String {
     match (answer.verdict, failure(answer)) {
@@ -347,7 +374,9 @@ fn runs_on_said(answer: &Answer) -> Option<String> {
     let why = if answer.smallest_card.filter(is_smaller).is_some() { ", where the context takes less" } else { "" };
     let card = answer.smallest_card.map_or(String::new(), |card| format!(" (smallest card: {card}{why})"));
     let verb = if answer.serves.is_some() { "starts" } else { "runs" };
-    Some(format!("Least memory it {verb} on: {}{card}.", bytes(needs)))
+    let least = answer.serves.as_ref().and_then(|serves| serves.starts_from);
+    let rounded = least.map_or(String::new(), |least| format!(", or down to {} as its pool is rounded there", bytes(least)));
+    Some(format!("Least memory it {verb} on: {}{rounded}{card}.", bytes(needs)))
 }
 
 /// Of a script that failed, where, and what may be why.
@@ -365,6 +394,8 @@ fn failed_said(answer: &Answer) -> [Option<String>; 2] {
     };
     let why = if wants_more_gpus(failure) && answer.gpu.count == 1 {
         Some("The script saw one GPU: --gpus 2 shows it more.".to_string())
+    } else if let Some(why) = wants_compiler(failure) {
+        Some(format!("{}{}.", why[..1].to_uppercase(), &why[1..]))
     } else {
         read_before(answer, failure).map(placeholder)
     };

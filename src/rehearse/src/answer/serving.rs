@@ -32,6 +32,10 @@ pub struct Serves {
     /// That it holds, and in how many blocks; none where nobody says what a token takes.
     pub tokens: Option<u64>,
     pub blocks: Option<u64>,
+    /// With fewer bytes of a card it does not start, and with `needs_at_least` it does: between them it hangs on how far each layer's part of the pool is
+    /// rounded up. None where that is next to nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub starts_from: Option<i64>,
     /// Requests of the longest length that it holds at a time, and that length.
     pub concurrency: Option<f64>,
     pub length: Option<u64>,
@@ -94,14 +98,6 @@ pub fn needs_beside_training(traces: &[Trace], card: &Card, answer: &Answer) -> 
     let with_others = (others / (1.0 - engine.share).max(0.01)).ceil() as i64;
     let needs = least(traces, card)?;
     Some(Needs { least: needs.least.max(with_others).max(answer.peak_on_device - pool), ..needs })
-}
-
-/// The same where what was seen needs `seen` bytes of that card: on a smaller one its pool is smaller by as much as its share is, and what it takes beyond
-/// that has to do with the rest.
-pub fn needs_beyond_share(needs: Needs, traces: &[Trace], card: &Card, seen: i64) -> Needs {
-    let Some((engine, _)) = engine(traces) else { return needs };
-    let beyond = (seen as f64 - card.memory as f64 * engine.share) / (1.0 - engine.share).max(0.01);
-    Needs { least: needs.least.max(beyond.ceil() as i64), ..needs }
 }
 
 fn least(traces: &[Trace], card: &Card) -> Option<Needs> {
@@ -170,6 +166,7 @@ impl Serves {
             starts: dies.is_none() && fits,
             dies,
             would_start: Vec::new(),
+            starts_from: None,
             kv_cache: pool.asked,
             gpus: processes.iter().filter(|process| process.pool.is_some()).count(),
             tokens: known.map(|engine| engine.tokens),

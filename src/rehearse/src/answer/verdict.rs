@@ -243,6 +243,9 @@ impl Answer {
             return;
         }
         self.needs_at_least = Some(least);
+        // A hundredth is what a figure says.
+        let starts_from = (needs.rounded * 100 > least).then_some(least - needs.rounded);
+        self.serves.iter_mut().for_each(|serves| serves.starts_from = starts_from);
         let beside = least.unsigned_abs().saturating_sub(needs.contexts * card.context);
         self.smallest_card = card.smallest_with(beside, needs.contexts).and_then(|card| card.name);
         match self.verdict {

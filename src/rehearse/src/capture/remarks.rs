@@ -144,6 +144,8 @@ pub struct Engine {
     pub share_flag: String,
     pub length: u64,
     pub length_flag: String,
+    /// Bytes of a card from which on its own defaults, such as tokens of a pass, are others; 0 where they are the same on each.
+    pub others_from: u64,
     /// Tokens of a forward pass, for which activations are.
     pub batched: u64,
     pub batched_flag: String,

@@ -140,6 +140,9 @@ pub struct Needs {
     pub saved_if_expandable: Option<i64>,
     #[serde(default)]
     pub pools: Option<OnePool>,
+    /// By how much less may do, as blocks are rounded there.
+    #[serde(default)]
+    pub rounded: i64,
 }
 
 impl Needs {

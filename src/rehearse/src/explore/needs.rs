@@ -4,7 +4,7 @@ use super::{replay, sized};
 use crate::answer::reply::others_said;
 use crate::answer::{
     Answer, CardAnswer, FittingRun, ProcessAnswer, RehearsalVerdict, answer, answers, ended_well, needs_beside_training,
-    needs_beyond_share, needs_of_engine,
+    needs_of_engine,
 };
 use crate::capture::process::{Note, NoteKind, Trace};
 use crate::capture::session::{Capture, Needs, SizedByFree};
@@ -73,7 +73,10 @@ impl Rehearsal {
     /// # Errors
     /// As of a rehearsal; or PyTorch's allocator could not be asked.
     pub fn on_cards(&self, cards: &[Card]) -> Result<Vec<Answer>> {
-        let large = self.on_a_large_card();
+        self.on_cards_by(&self.on_a_large_card(), cards)
+    }
+
+    fn on_cards_by(&self, large: &Rehearsal, cards: &[Card]) -> Result<Vec<Answer>> {
         let (mut capture, _session, mut found) = large.answered()?;
         let fits = found.verdict.fits();
         if fits {
@@ -99,17 +102,26 @@ impl Rehearsal {
             answer.add(&run.found, card);
             Ok(answer)
         };
-        // An engine's pool is what its share of a card leaves, so one run tells of all.
+        // An engine's pool is what its share of a card leaves, so one run tells of all that have the same defaults.
         if fits && needs_of_engine(&capture.traces, &large.card).is_some() {
+            let less = large.with_other_defaults(&capture.traces);
+            let has_others = |card: &&Card| less.as_ref().is_some_and(|less| card.memory <= less.card.memory);
+            let others: Vec<Card> = cards.iter().filter(has_others).copied().collect();
+            let mut of_others = match &less {
+                Some(less) if !others.is_empty() => Rehearsal { is_silent: true, ..self.clone() }.on_cards_by(less, &others)?,
+                _ => Vec::new(),
+            }
+            .into_iter();
             let engines: Vec<_> = capture.traces.iter().map(|trace| trace.engine.clone()).collect();
-            let on_card = |card: &Card| {
+            let mut on_card = |card: &Card| {
                 capture.card = *card;
                 for (trace, engine) in capture.traces.iter_mut().zip(&engines) {
                     trace.engine = engine.as_ref().map(|engine| engine.on(card.memory, large.card.memory));
                 }
                 found.clone().served(&capture, needs)
             };
-            return Ok(cards.iter().map(on_card).collect());
+            let on_card = |card| if has_others(&card) { of_others.next() } else { Some(on_card(card)) };
+            return Ok(cards.iter().filter_map(on_card).collect());
         }
         if fits && sized::hangs_on_the_card(&capture.traces) {
             return cards.iter().map(|card| alone(card, false)).collect();
@@ -167,13 +179,6 @@ impl Rehearsal {
         found.ok().map(|needs| needs.least)
     }
 
-    /// What an engine says, and what it was seen to take beyond its share.
-    fn needs_of_engine(&self, answer: &Answer, traces: &[Trace]) -> Option<Needs> {
-        let needs = needs_of_engine(traces, &self.card)?;
-        let seen = self.needed(answer, traces);
-        Some(seen.map_or(needs, |seen| needs_beyond_share(needs, traces, &self.card, seen)))
-    }
-
     /// Adds what the script needs of a card, where it ran as long as was wanted, and where it did not fit: then it is rehearsed once more on a card
     /// that is large enough for anything, in silence.
     fn find_needs(&self, answer: &Answer, capture: &mut Capture) {
@@ -185,7 +190,13 @@ impl Rehearsal {
         }
         let found = match answer.verdict.fits() {
             true => self.needs(&answer.processes, &capture.traces, &answer.cards),
-            false => self.needs_of_a_large_card(&mut capture.found.fitting),
+            false => {
+                let less = self.on_a_large_card().with_other_defaults(&capture.traces);
+                let less = less.filter(|less| less.card.memory > self.card.memory);
+                let found = less.map(|less| self.needs_of_a_large_card(&less, &mut capture.found.fitting));
+                let large = || self.needs_of_a_large_card(&self.on_a_large_card(), &mut capture.found.fitting);
+                found.filter(Result::is_ok).unwrap_or_else(large)
+            }
         };
         match found {
             Ok((needs, sized)) => {
@@ -210,8 +221,11 @@ impl Rehearsal {
         }
     }
 
-    fn needs_of_a_large_card(&self, fitting: &mut Option<FittingRun>) -> Result<(Option<Needs>, Option<SizedByFree>)> {
-        let large = self.on_a_large_card();
+    fn needs_of_a_large_card(
+        &self,
+        large: &Rehearsal,
+        fitting: &mut Option<FittingRun>,
+    ) -> Result<(Option<Needs>, Option<SizedByFree>)> {
         let run = large.run_in_silence()?;
         let again = answers(&run.traces, !ended_well(&run));
         ensure!(!run.timed_out, "on a larger card it had not ended when the time of --timeout was over");

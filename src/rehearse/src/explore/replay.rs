@@ -98,6 +98,15 @@ impl AllocationTrace {
         }
     }
 
+    pub fn sizes(&self) -> impl Iterator<Item = &i64> {
+        self.sizes.iter()
+    }
+
+    /// The same with blocks of other sizes, each by its own; of none is nothing left.
+    pub fn with_sizes(&self, size: impl Fn(i64) -> i64) -> AllocationTrace {
+        AllocationTrace { sizes: self.sizes.iter().map(|bytes| size(*bytes)).collect(), ..self.clone() }
+    }
+
     /// The same with one memory pool for all that have one of their own, and how many those are.
     fn with_one_pool(&self) -> (AllocationTrace, usize) {
         let mut pools: Vec<u32> =
@@ -184,20 +193,25 @@ pub fn needed(rehearsal: &Rehearsal, processes: &[ProcessAnswer], traces: &[Trac
     };
     let (least, contexts) = cards.iter().map(of_card).max().unwrap_or((most + rehearsal.card.context.cast_signed(), 1));
     let pools = in_one_pool.map(|reserved| OnePool { pools, reserved });
-    Ok(Needs { least, contexts, expandable, saved_if_expandable, pools })
+    Ok(Needs { least, contexts, expandable, saved_if_expandable, pools, rounded: 0 })
 }
 
 /// The least memory with which a course comes to its end whose sizes are linear in the memory that the allocator has, by those on two cards; of none
-/// is nothing left. None where the courses are not the same but for sizes.
+/// is nothing left, but for blocks that are rounded up at one time within `wave` pages. None where the courses are not the same but for sizes.
 ///
 /// # Errors
 /// PyTorch's allocator could not be asked.
-pub fn smallest(rehearsal: &Rehearsal, one: &(u64, AllocationTrace), other: &(u64, AllocationTrace)) -> Result<Option<u64>> {
+pub fn smallest(
+    rehearsal: &Rehearsal,
+    one: &(u64, AllocationTrace),
+    other: &(u64, AllocationTrace),
+    wave: u64,
+) -> Result<Option<u64>> {
     if one.1.requests != other.1.requests {
         return Ok(None);
     }
     let sizes = one.1.sizes.iter().copied().zip(other.1.sizes.iter().copied()).collect();
-    let asked = LargestRequest { course: &one.1, numbers: (one.0, other.0), sizes, low: 0, high: one.0 };
+    let asked = LargestRequest { course: &one.1, numbers: (one.0, other.0), sizes, low: 0, high: one.0, wave };
     one.1.asked(rehearsal, "smallest", &asked).map(Some)
 }
 
@@ -234,6 +248,8 @@ struct LargestRequest<'a> {
     sizes: Vec<(i64, i64)>,
     low: u64,
     high: u64,
+    /// Pages after which blocks are rounded up by as much again.
+    wave: u64,
 }
 
 /// Of each block of the larger number its bytes with both, in order. Where the courses are not the same but for sizes, because of an algorithm
@@ -282,7 +298,7 @@ pub fn largest(rehearsal: &Rehearsal, courses: &[(u64, AllocationTrace)], low: u
     if sizes.iter().all(|(with_less, with_more)| with_less == with_more) {
         return None;
     }
-    let asked = one.asked(rehearsal, "largest", &LargestRequest { course: one, numbers, sizes, low, high });
+    let asked = one.asked(rehearsal, "largest", &LargestRequest { course: one, numbers, sizes, low, high, wave: 0 });
     let says = |why: &anyhow::Error| {
         (rehearsal.progress)(&format!("PyTorch's allocator could not be asked, so it takes more rehearsals: {why:#}"))
     };

@@ -2,14 +2,14 @@
 //! is left of it where the card is so small that this goes to nothing.
 
 use super::replay::{self, AllocationTrace};
-use crate::answer::{ProcessAnswer, answers, ended_well};
-use crate::capture::process::{Frame, Trace};
+use crate::answer::{Answer, CardAnswer, OnCard, ProcessAnswer, answers, ended_well, needs_of_engine};
+use crate::capture::process::{Engine, Frame, Trace};
 use crate::capture::session::{Capture, Needs, SizedByFree};
 use crate::run::executor::{LARGE, Rehearsal};
 use anyhow::{Result, ensure};
 use base::units::Bytes;
-use sim::trace::{Kind, blocks};
-use std::collections::BTreeMap;
+use sim::trace::{Category, Kind, blocks};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Of the memory that a card has more, the share that has to be in a line's blocks.
 const SHARE: i64 = 50;
@@ -19,6 +19,9 @@ const SHARE: i64 = 50;
 const MORE: [u64; 5] = [0, 2, 10, 30, 100];
 const LESS: [u64; 4] = [5, 10, 20, 40];
 const NEAR: u64 = 20;
+
+/// Of the allocator's large blocks.
+const PAGE: i64 = 2 << 20;
 
 /// Whether its allocations may be others on a card of another size: it limits itself to a share of the card, or asks what is free.
 pub fn hangs_on_the_card(traces: &[Trace]) -> bool {
@@ -57,6 +60,12 @@ impl Rehearsal {
         Rehearsal { card: self.card.with_memory(memory), ..self.clone() }
     }
 
+    /// The same on the largest card below the size from which on an engine has other defaults; none where this one is no larger.
+    pub(super) fn with_other_defaults(&self, traces: &[Trace]) -> Option<Rehearsal> {
+        let from = traces.iter().find_map(|trace| Some(trace.engine.as_ref()?.others_from))?;
+        (0 < from && from <= self.card.memory).then(|| self.with_memory(from - PAGE.unsigned_abs()))
+    }
+
     /// What came of a run on this card is given, which fitted. None where nothing is of another size on another card.
     pub(super) fn sized_by_free(
         &self,
@@ -86,7 +95,7 @@ impl Rehearsal {
         let share = Some((larger - bytes) as f64 / more as f64);
         let found = SizedByFree { asked: asks.clone(), lines: sized.into_iter().map(|(line, _)| line).collect(), bytes, share };
         let of = |memory: u64, trace, process| (memory - self.card.context, AllocationTrace::of(trace, process));
-        let computed = replay::smallest(self, &of(memory, trace, process), &of(other, trace_again, process_again))?;
+        let computed = replay::smallest(self, &of(memory, trace, process), &of(other, trace_again, process_again), 0)?;
         // Whatever else has memory of the card has it there, too.
         let beside: u64 = processes[1..].iter().map(|beside| beside.peak_reserved.unsigned_abs() + self.card.context).sum();
         let Some(computed) = computed else { return Ok(Some((found, None))) };
@@ -116,6 +125,42 @@ impl Rehearsal {
         }
         let needs = Needs { least: least.cast_signed(), contexts: processes.len() as u64, ..Needs::default() };
         Ok(Some((found, Some(needs))))
+    }
+
+    /// What an engine says that it needs, and what was seen to take memory beyond its share: on a smaller card its pool is smaller by as much as its
+    /// share is, and the rest of that card has to do for the rest.
+    pub(super) fn needs_of_engine(&self, answer: &Answer, traces: &[Trace]) -> Option<Needs> {
+        let needs = needs_of_engine(traces, &self.card)?;
+        let seen = || -> Option<(&Trace, &Engine, &ProcessAnswer)> {
+            let mut fullest =
+                answer.processes.iter().filter_map(|of| Some((of, traces.iter().find(|t| t.process.id == of.process)?)));
+            fullest.find_map(|(process, trace)| Some((trace, trace.engine.as_ref()?, process)))
+        };
+        let Some((trace, engine, process)) = seen().filter(|_| answer.verdict.fits()) else { return Some(needs) };
+        let on_card = |card: &&CardAnswer| card.processes.iter().any(|of| of.process == process.process);
+        let of_it = |of: &OnCard| if of.process == process.process { of.context + of.outside } else { of.most };
+        let beside = answer.cards.iter().find(on_card).map_or(0, |card| card.beside().map(of_it).sum()).unsigned_abs();
+        // Of a block of the pool's each layer has a part.
+        let parts: BTreeSet<i64> = (blocks(&trace.events).iter())
+            .filter(|block| block.category == Category::KeyValueCache && block.bytes % engine.blocks.max(1).cast_signed() == 0)
+            .map(|block| block.bytes)
+            .collect();
+        let course = AllocationTrace::of(trace, process);
+        let count = course.sizes().filter(|bytes| parts.contains(bytes)).count();
+        let wave = (count as f64 / engine.share).ceil() as u64;
+        let least = |rounded: i64| -> Option<i64> {
+            let on = |memory: u64| {
+                let more = (memory - self.card.memory) as f64 * engine.share / engine.kv_cache as f64;
+                let part = |bytes: i64| if parts.contains(&bytes) { bytes + (bytes as f64 * more) as i64 + rounded } else { bytes };
+                (memory - beside, course.with_sizes(part))
+            };
+            let found = replay::smallest(self, &on(self.card.memory), &on(2 * self.card.memory), wave).ok()??;
+            Some((found + beside).cast_signed())
+        };
+        // Each part is rounded up to whole pages, by nothing on one card and by a page on one that is a little larger: of 28 layers that is 56 MiB, and where a
+        // tenth of the card has to do for that, 560 MiB of a card.
+        let [most, fewest] = [PAGE - 1, 0].map(|rounded| least(rounded).map_or(needs.least, |least| least.max(needs.least)));
+        Some(Needs { least: most, rounded: most - fewest, ..needs })
     }
 
     /// A run in silence that came to its end.

@@ -1,9 +1,10 @@
 //! The predicted time on the terminal.
 
-use crate::answer::reply::{others_said, streams_said};
+use crate::answer::reply::{others_said, streams_said, why_not};
 use crate::answer::time::{Communication, Cost, HostWait, Prediction, RanksTogether, an_hour};
 use crate::answer::{Answer, RehearsalVerdict};
 use crate::words::{place_or_not, share_of, signed, signed_or_dash};
+use base::order::grouped;
 use base::units::{Bytes, Seconds, thousands};
 use std::fmt::Write;
 
@@ -272,7 +273,13 @@ fn servers(heading: &str, answers: &[(&str, &Answer)]) -> String {
             &cost_of_tokens(answer).unwrap_or_default(),
         ]);
     }
-    text + "\n  Times are predicted, for so many requests at a time.\n"
+    text + "\n  Times are predicted, for so many requests at a time.\n" + &failures(answers)
+}
+
+/// Why there is no whole answer of some, those with one reason together.
+fn failures(answers: &[(&str, &Answer)]) -> String {
+    let why = answers.iter().filter_map(|(name, answer)| Some((why_not(answer)?, *name)));
+    grouped(why).into_iter().map(|(why, names)| format!("\n  {}: {why}\n", names.join(", "))).collect()
 }
 
 /// At the most requests whose time is known.
@@ -336,6 +343,7 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
         let cost = cost_of(answer).map_or("-".to_string(), |cost| format!("{} {}", money(cost.of_1000_steps), cost.currency));
         text += &row([name, verdict, &peak, &signed(answer.headroom), &needs, &step, &cost, throughput, &more]);
     }
+    text += &failures(&answers);
     text += &cheapest(&answers);
     if let Some(streams) = answers.iter().find_map(|(_, answer)| streams_said(answer)) {
         text += &format!("\n  {streams}\n");

@@ -1,3 +1,4 @@
+import sys
 from types import SimpleNamespace as Of
 
 import torch
@@ -26,6 +27,10 @@ class Worker:
             raise ValueError("Free memory on device cuda:0 on startup is less than desired GPU memory utilization")
 
     def initialize_from_config(self, made):
+        if "layers" in sys.argv:
+            self.model_runner.kv_caches = [torch.empty(made.num_blocks, 1 << 15, dtype=torch.int8, device="cuda") for _ in range(32)]
+            self.pool = self.model_runner.kv_caches[0]
+            return
         self.pool = torch.empty(made.num_blocks, 1 << 20, dtype=torch.int8, device="cuda")
         self.model_runner.kv_caches = [self.pool.view(4, -1)[layer] for layer in range(4)]
 
