@@ -67,7 +67,7 @@ def measure(row, options, program):
         **{key: row[key] for key in KEYS}, "mode": "eager" if options.eager else "compiled", "torch": found["processes"][0].get("torch", ""),
         "program": program, "verdict": (failed and failed["message"]) or serves.get("dies") or ("serves" if serves.get("starts") else found["verdict"]), **figures,
         "kv_gib": f"{kv:.2f}", "kv_gib_logged": row["kv_gib"], "kv_tokens": serves.get("tokens") or "", "kv_tokens_logged": row["kv_tokens"],
-        "off_percent": f"{(float(ours) / float(logged) - 1) * 100:+.2f}" if ours and float(logged) > 0 else "",
+        "off_percent": f"{(float(ours) / float(logged) - 1) * 100:+.2f}" if ours and logged and float(logged) > 0 else "",
         "graphs_gib": f"{filled.get('CUDA graphs', 0):.2f}", "graphs_gib_logged": row["graphs_gib"],
         "needs_gib": f"{(found.get('needs_at_least') or 0) / 2**30:.2f}",
         "token_ms": " ".join(f"{one['seconds'] * 1e3:.1f}" for one in serves.get("token_times", [])),
