@@ -1,6 +1,6 @@
 //! Servers of one's own: found by what they do, and answered as such. Engines are tried by `tests/ecosystem`.
 
-use super::scene::{Scene, error, said};
+use super::scene::{Scene, error, said, unwrapped};
 use serde_json::Value;
 use std::fs;
 use std::process::Output;
@@ -59,6 +59,7 @@ fn engine() -> Scene {
     let scene = Scene::anew(include_str!("scripts/engine/engine.py"));
     for (name, text) in [
         ("vllm/__init__.py", include_str!("scripts/engine/vllm/__init__.py")),
+        ("vllm/compilation/compiler_interface.py", include_str!("scripts/engine/vllm/compilation/compiler_interface.py")),
         ("vllm/device_allocator/cumem.py", include_str!("scripts/engine/vllm/device_allocator/cumem.py")),
         ("vllm/v1/core/kv_cache_utils.py", include_str!("scripts/engine/vllm/v1/core/kv_cache_utils.py")),
         ("vllm/v1/core/sched/utils.py", include_str!("scripts/engine/vllm/v1/core/sched/utils.py")),
@@ -188,7 +189,7 @@ fn an_engine_says_how_far_rounding_decides_what_it_starts_on() {
     let width = most - least;
     // 32 pages, of a card of which a tenth has to do for them.
     assert!((400 << 20..700 << 20).contains(&width), "{most} {least}: {}", error(&output));
-    assert!(error(&output).contains(" as its pool is rounded there"), "{}", error(&output));
+    assert!(unwrapped(&error(&output)).contains(" as its pool is rounded there"), "{}", error(&output));
     for (memory, starts) in
         [(most, true), (most + (20 << 20), true), (most + (40 << 20), true), (least, true), (least - (64 << 20), false)]
     {
@@ -226,6 +227,18 @@ fn a_table_of_cards_says_why_one_failed() {
         text.contains("  t4: RuntimeError: Could not find nvcc (flashinfer compiles kernels for this card as it runs"),
         "{text}"
     );
+}
+
+/// What is timed as it is compiled is in the first start's profile and not in the next one's.
+#[test]
+fn an_engine_that_compiles_says_what_its_next_start_has() {
+    let scene = engine();
+    let (output, first) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], &["cold"]);
+    let (_, next) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], &[]);
+    let [has, later, second] =
+        [&first["serves"]["tokens"], &first["serves"]["later"], &next["serves"]["tokens"]].map(|of| of.as_u64().unwrap());
+    assert!(has < later && later.abs_diff(second) * 1000 < second, "{has} {later} {second}: {}", error(&output));
+    assert!(next["serves"]["later"].is_null() && unwrapped(&error(&output)).contains("; the next one has about "), "{}", error(&output));
 }
 
 #[test]

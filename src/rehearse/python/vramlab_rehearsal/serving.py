@@ -35,6 +35,7 @@ def follow(stop, failed):
     imports.when_imported("vllm.v1.executor.multiproc_executor", functools.partial(_watch_failures, failed))
     imports.when_imported("vllm.envs", _set_up_vllm)
     imports.when_imported("vllm.v1.worker.gpu_worker", _watch_worker)
+    imports.when_imported("vllm.compilation.compiler_interface", _watch_compilers)
     imports.when_imported("vllm.v1.core.kv_cache_utils", _watch_check)
     imports.when_imported("vllm.v1.core.sched.utils", _watch_ends)
     imports.when_imported("vllm.device_allocator.cumem", _watch_sleep)
@@ -167,11 +168,57 @@ def _watch_worker(module):
                 _tell_no_share(self.vllm_config)
             raise
 
+    @instead("determine_available_memory", module.Worker)
+    def determine(self, *arguments, **more):
+        runner, profile, peaks = self.model_runner, self.model_runner.profile_run, []
+        _compiled.clear()
+        runner.profile_run = lambda: peaks.append(_peak_of(profile))
+        try:
+            return determine.__wrapped__(self, *arguments, **more)
+        finally:
+            del runner.profile_run
+            if _compiled and peaks:
+                _profile_again(profile, peaks[0])
+
     @instead("initialize_from_config", module.Worker)
     def initialize(self, config):
         result = initialize.__wrapped__(self, config)
         _tell_vllm(self, config)
         return result
+
+
+# Names of what compiled a graph, and did not find it in vLLM's cache.
+_compiled = set()
+
+
+def _watch_compilers(module):
+    def watch(kind):
+        @instead("compile", kind)
+        def compile_(*arguments, **more):
+            _compiled.add(kind.__name__)
+            return compile_.__wrapped__(*arguments, **more)
+
+    for name in ("InductorAdaptor", "InductorStandaloneAdaptor"):
+        if hasattr(module, name):
+            watch(getattr(module, name))
+
+
+def _peak_of(profile):
+    import torch
+
+    before = torch.cuda.memory_allocated()
+    profile()
+    return torch.cuda.max_memory_allocated() - before
+
+
+@guarded("what a start that compiles nothing would have")
+def _profile_again(profile, first):
+    """Inductor times kernels as it compiles them, with arguments of their own, while vLLM profiles its memory: the next start finds them compiled."""
+    import torch
+
+    torch.cuda.reset_peak_memory_stats()
+    _told["saved_later"] = max(first - _peak_of(profile), 0)
+    torch.cuda.empty_cache()
 
 
 @guarded("the share of the card that vLLM lacks")

@@ -467,6 +467,7 @@ fn beside(answer: &Answer) -> Vec<String> {
         seen,
         until,
         runs_on_said(answer),
+        starts.and_then(Serves::later_said),
         times,
         more,
         unseen,

@@ -50,6 +50,9 @@ pub struct Serves {
     pub token_times: Vec<TokenTime>,
     /// Tokens of context that each request has in those times.
     pub context: Option<u64>,
+    /// Tokens of its next start, which finds compiled what this one compiled; none where that is as many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub later: Option<u64>,
     pub more: Vec<MoreTokens>,
     /// With the CUDA context and what is outside of PyTorch, as `mem_get_info` has it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -116,11 +119,22 @@ impl Engine {
         (memory as f64 * self.share) as i64 - (memory.cast_signed() - self.before)
     }
 
+    /// Bytes of a block.
+    fn block(&self) -> i64 {
+        (self.kv_cache / self.blocks.max(1).cast_signed()).max(1)
+    }
+
+    /// Tokens with as many bytes more as the next start has.
+    fn later(&self) -> Option<u64> {
+        let more = (self.saved_later / self.block()) as f64 / self.blocks.max(1) as f64;
+        (more * 1000.0 > 1.0).then_some((self.tokens as f64 * (1.0 + more)) as u64)
+    }
+
     /// What it would say on a card of so much memory, after it was seen on one of another: what it has beside keys and values is as large.
     pub fn on(&self, memory: u64, seen: u64) -> Engine {
         let available = self.available + ((memory as f64 - seen as f64) * self.share) as i64;
-        let block = self.kv_cache / self.blocks.max(1).cast_signed();
-        let blocks = available.max(0) / block.max(1);
+        let block = self.block();
+        let blocks = available.max(0) / block;
         let concurrency = self.concurrency * blocks as f64 / self.blocks.max(1) as f64;
         let has_its_share = self.lacks_of_share(memory) <= 0;
         let starts = has_its_share && available >= self.least_kv_cache;
@@ -171,6 +185,7 @@ impl Serves {
             gpus: processes.iter().filter(|process| process.pool.is_some()).count(),
             tokens: known.map(|engine| engine.tokens),
             blocks: known.map(|engine| engine.blocks),
+            later: known.and_then(Engine::later),
             concurrency: known.map(|engine| engine.concurrency),
             length: known.map(|engine| engine.length),
             beside: known.map_or_else(Vec::new, |engine| engine.beside.clone()),
@@ -261,6 +276,12 @@ impl Serves {
             bytes(*awake),
             at(awake_at)
         ))
+    }
+
+    pub fn later_said(&self) -> Option<String> {
+        let said =
+            |tokens| format!("This start compiles, while memory is profiled; the next one has about {} tokens.", thousands(tokens));
+        self.later.map(said)
     }
 
     pub fn more_said(&self) -> Option<String> {

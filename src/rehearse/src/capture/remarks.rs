@@ -134,6 +134,8 @@ pub struct Engine {
     pub available: i64,
     /// Bytes of the card that were in use when it began: its share has to be free beside them.
     pub before: i64,
+    /// Bytes that it would have more for them at a start that finds its graphs compiled.
+    pub saved_later: i64,
     /// What it takes off its share of the card before them, by its own measures.
     pub beside: Vec<Fill>,
     /// Of one that ended for want of them the longest length with which it would start, 0 where none.

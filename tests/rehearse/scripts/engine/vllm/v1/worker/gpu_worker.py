@@ -26,6 +26,14 @@ class Worker:
         if free < total * self.vllm_config.cache_config.gpu_memory_utilization:
             raise ValueError("Free memory on device cuda:0 on startup is less than desired GPU memory utilization")
 
+    def determine_available_memory(self):
+        """What its passes take at most."""
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        self.model_runner.profile_run()
+        torch.cuda.empty_cache()
+        return torch.cuda.max_memory_allocated() - before
+
     def initialize_from_config(self, made):
         if "layers" in sys.argv:
             self.model_runner.kv_caches = [torch.empty(made.num_blocks, 1 << 15, dtype=torch.int8, device="cuda") for _ in range(32)]
