@@ -238,7 +238,11 @@ fn an_engine_that_compiles_says_what_its_next_start_has() {
     let [has, later, second] =
         [&first["serves"]["tokens"], &first["serves"]["later"], &next["serves"]["tokens"]].map(|of| of.as_u64().unwrap());
     assert!(has < later && later.abs_diff(second) * 1000 < second, "{has} {later} {second}: {}", error(&output));
-    assert!(next["serves"]["later"].is_null() && unwrapped(&error(&output)).contains("; the next one has about "), "{}", error(&output));
+    assert!(
+        next["serves"]["later"].is_null() && unwrapped(&error(&output)).contains("; the next one has about "),
+        "{}",
+        error(&output)
+    );
 }
 
 #[test]

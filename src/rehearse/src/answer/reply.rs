@@ -68,9 +68,10 @@ fn wants_more_gpus(failure: &Failure) -> bool {
 /// Whether it failed for want of a compiler: its kernels are compiled for the card that it finds.
 fn wants_compiler(failure: &Failure) -> Option<String> {
     let package = failure.package.as_deref().unwrap_or("it");
+    let others = if package == "flashinfer" { " (of attention: vLLM's --attention-backend TRITON_ATTN)" } else { "" };
     let said = || {
         format!(
-            "{package} compiles kernels for this card as it runs, and found no nvcc: install the CUDA toolkit, or choose other kernels"
+            "{package} compiles kernels for this card as it runs, and found no nvcc: install the CUDA toolkit, or choose others{others}"
         )
     };
     ["nvcc", "CUDA_HOME"].iter().any(|word| failure.message.contains(word)).then(said)
