@@ -17,11 +17,11 @@ fn a_rehearsed_day_runs_each_task_once_and_packs_what_came_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("day");
     // NVML is used there as nowhere else.
-    let only = ["--only", "doctor,kernels,outside,smoke-empty_cache,smoke-profiling,decide-backends,events-inference-128,times"];
+    let only = ["--only", "doctor,kernels,outside,smoke-empty_cache,smoke-profiling,decide-amp,events-inference-128,times"];
     let first = said(&day(&out, &only));
     assert!(first.contains("8 of 8 done") && first.contains("smoke-empty_cache (at most"), "{first}");
-    // 6 cells of one claim: a check and three rounds of each.
-    assert!(first.contains("decide-backends: 24 passes, at most 120 s, decides to-device"), "{first}");
+    // 2 cells of one claim: a check and three rounds of each.
+    assert!(first.contains("decide-amp: 8 passes, at most 60 s, decides amp-faster"), "{first}");
     assert!(first.contains("in all "), "{first}");
     assert!(folder.path().join("day.tar.xz").metadata().unwrap().len() > 1000);
     // Checks and times run, too, and leave no figure.

@@ -225,7 +225,8 @@ fn documented(version: &str, column: usize) -> String {
 
 fn tried(version: &str, scene: &Path) {
     let Some(python) = environment(version) else { return };
-    let cache = scene.join(version);
+    // Kept as the environment is, and named by its sources: what is compiled anew is what has changed.
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("compiled-{version}"));
     let program = || {
         let mut program = Command::new(env!("CARGO_BIN_EXE_vramlab"));
         program.env("VRAMLAB_CACHE", &cache);

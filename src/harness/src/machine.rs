@@ -70,13 +70,13 @@ impl DeviceChoice {
         }
     }
 
-    /// How many cells can be counted at the same time without one changing the bytes of another. On a GPU they would share its memory.
-    pub(crate) fn side_by_side(self, threads: u32) -> usize {
+    /// How many of so many cells are counted at the same time without one changing the bytes of another. On a GPU they would share its memory.
+    pub(crate) fn side_by_side(self, threads: u32, cells: usize) -> usize {
         match self {
             DeviceChoice::Cuda(_) => 1,
-            DeviceChoice::Cpu => (cores() / threads as usize).max(1),
-            // It computes nothing, so one thread is all that a cell takes.
-            DeviceChoice::Dry(_) | DeviceChoice::FakeCuda(_) => cores(),
+            DeviceChoice::Cpu => (cores() / threads as usize).clamp(1, cells.max(1)),
+            // It computes nothing: one thread is all that a cell takes, and a Python that has loaded PyTorch takes longer than eight cells.
+            DeviceChoice::Dry(_) | DeviceChoice::FakeCuda(_) => cells.div_ceil(8).clamp(1, cores()),
         }
     }
 

@@ -237,7 +237,7 @@ impl<'a> Sweep<'a> {
     /// Runs chains of passes, as many at a time as the machine has cores for.
     fn run_side_by_side(&mut self, chains: Vec<Vec<Spec>>, threads: u32, until: Option<Instant>) -> Result<()> {
         let launcher = &self.setting.launcher;
-        let workers = launcher.choice.side_by_side(threads).min(chains.len());
+        let workers = launcher.choice.side_by_side(threads, chains.len());
         let mut templates = std::mem::take(&mut self.templates);
         templates.resize_with(templates.len().max(workers), Templates::default);
         let all: Vec<&Spec> = chains.iter().flatten().collect();

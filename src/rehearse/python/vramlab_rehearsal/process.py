@@ -1,8 +1,9 @@
 """This process under rehearsal: what is put in place at its start, how it is stopped, how it ended."""
 
 import atexit
-import functools
 import contextlib
+import functools
+import gc
 import multiprocessing
 import os
 import sys
@@ -169,6 +170,8 @@ def _ended():
     device.ended(_stopped)
     device.close()
     device.leave_at_exit()
+    # Nothing is recorded from here on, and as it ends Python would look for cycles in all of torch: a fifth of a short rehearsal.
+    gc.freeze()
 
 
 @guarded("labels")
