@@ -47,6 +47,9 @@ fn a_pool_of_free_memory_is_kv_cache() {
     let (output, answer) = scene.ask(&["rehearse", "--gpu", "8GiB"], &["loop"]);
     let needs = answer["needs_at_least"].as_i64().unwrap_or_else(|| panic!("{}", error(&output)));
     assert!(needs < 1 << 30, "{needs}");
+    // Which is that to within a twentieth, and says so.
+    let from = answer["serves"]["starts_from"].as_i64().unwrap();
+    assert!(from < needs && (needs - from) * 20 <= needs, "{from} {needs}");
     for (share, starts) in [(100, true), (90, false)] {
         let card = format!("{}B", needs * share / 100);
         let (output, answer) = scene.ask(&["rehearse", "--gpu", &card, "--quiet"], &["loop"]);
@@ -189,7 +192,7 @@ fn an_engine_says_how_far_rounding_decides_what_it_starts_on() {
     let width = most - least;
     // 32 pages, of a card of which a tenth has to do for them.
     assert!((400 << 20..700 << 20).contains(&width), "{most} {least}: {}", error(&output));
-    assert!(unwrapped(&error(&output)).contains(" as its pool is rounded there"), "{}", error(&output));
+    assert!(unwrapped(&error(&output)).contains(" GiB to "), "{}", error(&output));
     for (memory, starts) in
         [(most, true), (most + (20 << 20), true), (most + (40 << 20), true), (least, true), (least - (64 << 20), false)]
     {

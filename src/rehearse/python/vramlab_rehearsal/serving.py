@@ -2,6 +2,7 @@
 
 import functools
 import http.client
+import importlib
 import json
 import logging
 import os
@@ -232,7 +233,8 @@ def _tell_no_share(config):
 @guarded("vLLM's own figures of its KV cache")
 def _tell_vllm(worker, made):
     """By its objects of the V1 engine: what its log says of tokens and of requests of the whole length."""
-    utils = sys.modules["vllm.v1.core.kv_cache_utils"]
+    # A rank of its own does not import it.
+    utils = importlib.import_module("vllm.v1.core.kv_cache_utils")
     config, groups = worker.vllm_config, made.kv_cache_groups
     if not groups:
         return

@@ -375,9 +375,8 @@ fn runs_on_said(answer: &Answer) -> Option<String> {
     let why = if answer.smallest_card.filter(is_smaller).is_some() { ", where the context takes less" } else { "" };
     let card = answer.smallest_card.map_or(String::new(), |card| format!(" (smallest card: {card}{why})"));
     let verb = if answer.serves.is_some() { "starts" } else { "runs" };
-    let least = answer.serves.as_ref().and_then(|serves| serves.starts_from);
-    let rounded = least.map_or(String::new(), |least| format!(", or down to {} as its pool is rounded there", bytes(least)));
-    Some(format!("Least memory it {verb} on: {}{rounded}{card}.", bytes(needs)))
+    let from = answer.serves.as_ref().and_then(|serves| serves.starts_from).map(|from| format!("{} to ", bytes(from)));
+    Some(format!("Least memory it {verb} on: {}{}{card}.", from.unwrap_or_default(), bytes(needs)))
 }
 
 /// Of a script that failed, where, and what may be why.

@@ -33,7 +33,7 @@ pub struct Serves {
     pub tokens: Option<u64>,
     pub blocks: Option<u64>,
     /// With fewer bytes of a card it does not start, and with `needs_at_least` it does: between them it hangs on how far each layer's part of the pool is
-    /// rounded up. None where that is next to nothing.
+    /// rounded up, or was not tried. None where that is next to nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starts_from: Option<i64>,
     /// Requests of the longest length that it holds at a time, and that length.

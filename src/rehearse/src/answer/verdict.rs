@@ -244,7 +244,7 @@ impl Answer {
         }
         self.needs_at_least = Some(least);
         // A hundredth is what a figure says.
-        let starts_from = (needs.rounded * 100 > least).then_some(least - needs.rounded);
+        let starts_from = (needs.unknown * 100 > least).then_some(least - needs.unknown);
         self.serves.iter_mut().for_each(|serves| serves.starts_from = starts_from);
         let beside = least.unsigned_abs().saturating_sub(needs.contexts * card.context);
         self.smallest_card = card.smallest_with(beside, needs.contexts).and_then(|card| card.name);

@@ -140,9 +140,9 @@ pub struct Needs {
     pub saved_if_expandable: Option<i64>,
     #[serde(default)]
     pub pools: Option<OnePool>,
-    /// By how much less may do, as blocks are rounded there.
+    /// By how much less may do: what is less by more does not.
     #[serde(default)]
-    pub rounded: i64,
+    pub unknown: i64,
 }
 
 impl Needs {

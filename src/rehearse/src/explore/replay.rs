@@ -193,7 +193,7 @@ pub fn needed(rehearsal: &Rehearsal, processes: &[ProcessAnswer], traces: &[Trac
     };
     let (least, contexts) = cards.iter().map(of_card).max().unwrap_or((most + rehearsal.card.context.cast_signed(), 1));
     let pools = in_one_pool.map(|reserved| OnePool { pools, reserved });
-    Ok(Needs { least, contexts, expandable, saved_if_expandable, pools, rounded: 0 })
+    Ok(Needs { least, contexts, expandable, saved_if_expandable, pools, unknown: 0 })
 }
 
 /// The least memory with which a course comes to its end whose sizes are linear in the memory that the allocator has, by those on two cards; of none

@@ -123,7 +123,8 @@ impl Rehearsal {
             let middle = too_small + (least - too_small) / 2;
             if runs_on(middle) { least = middle } else { tried = Some(middle) }
         }
-        let needs = Needs { least: least.cast_signed(), contexts: processes.len() as u64, ..Needs::default() };
+        let unknown = tried.map_or(0, |too_small| least - too_small).cast_signed();
+        let needs = Needs { least: least.cast_signed(), contexts: processes.len() as u64, unknown, ..Needs::default() };
         Ok(Some((found, Some(needs))))
     }
 
@@ -160,7 +161,7 @@ impl Rehearsal {
         // Each part is rounded up to whole pages, by nothing on one card and by a page on one that is a little larger: of 28 layers that is 56 MiB, and where a
         // tenth of the card has to do for that, 560 MiB of a card.
         let [most, fewest] = [PAGE - 1, 0].map(|rounded| least(rounded).map_or(needs.least, |least| least.max(needs.least)));
-        Some(Needs { least: most, rounded: most - fewest, ..needs })
+        Some(Needs { least: most, unknown: most - fewest, ..needs })
     }
 
     /// A run in silence that came to its end.

@@ -130,6 +130,9 @@ def main():
         # As older releases count where some layers have a window.
         logging.basicConfig(level=logging.INFO)
         kv_cache_utils.logger.info("GPU KV cache size: %s tokens", f"{blocks // 2 * 16:,}")
+    if "ranks" in sys.argv:
+        # Those of vLLM do not import it.
+        del sys.modules["vllm.v1.core.kv_cache_utils"]
     worker.initialize_from_config(Of(kv_cache_groups=[Of(kv_cache_spec=Of(block_size=16))], kv_cache_tensors=tensors, num_blocks=blocks))
     # That its share has no room for.
     beyond = torch.zeros(1 << 30, dtype=torch.int8, device="cuda") if "beyond" in sys.argv else None
