@@ -205,13 +205,21 @@ fn an_engine_says_how_far_rounding_decides_what_it_starts_on() {
 #[test]
 fn cards_of_an_engine_have_the_defaults_of_their_size() {
     let scene = engine();
-    let cards = ["h100:40GiB", "h100:80GiB"];
-    let (output, answers) = scene.ask(&["rehearse", "--gpu", &cards.join(",")], &["defaults"]);
+    // On the first it has its share, and no room for what it takes beyond.
+    let (cards, arguments) = (["h100:8GiB", "h100:40GiB", "h100:80GiB"], ["defaults", "beyond"]);
+    let (output, answers) = scene.ask(&["rehearse", "--gpu", &cards.join(",")], &arguments);
     for (card, of_both) in cards.iter().zip(answers.as_array().unwrap()) {
-        let (_, alone) = scene.ask(&["rehearse", "--gpu", card, "--quiet"], &["defaults"]);
-        let [both, alone] = [of_both, &alone].map(|answer| answer["serves"]["tokens"].as_i64().unwrap());
-        // A gibibyte is three in a hundred of the smaller one's.
-        assert!((both - alone).abs() * 1000 < alone, "{card}: {alone}: {}", error(&output));
+        let (_, alone) = scene.ask(&["rehearse", "--gpu", card, "--quiet"], &arguments);
+        let [both, alone] = [of_both, &alone].map(|answer| &answer["serves"]);
+        assert_eq!(
+            (&both["starts"], &alone["starts"]),
+            (&Value::from(*card != cards[0]), &both["starts"]),
+            "{card}: {}",
+            error(&output)
+        );
+        let [both, alone] = [both, alone].map(|serves| serves["tokens"].as_i64().unwrap_or(0));
+        // Four gibibytes are a tenth of the larger two's.
+        assert!((both - alone).abs() * 1000 < alone || *card == cards[0], "{card}: {alone}: {}", error(&output));
     }
 }
 

@@ -313,7 +313,8 @@ impl Answer {
         let mut answer = self.moved(run);
         answer.cards.clear();
         answer.account = None;
-        let lacks = serving::lacks(&run.traces);
+        let is_too_small = needs.is_some_and(|needs| needs.least > answer.gpu.memory);
+        let lacks = is_too_small || serving::lacks(&run.traces);
         answer.verdict = if lacks { RehearsalVerdict::DoesNotFit } else { RehearsalVerdict::Fits };
         answer.serves = Serves::of(run, &answer.processes, answer.time.as_ref(), !lacks);
         let left = answer.serves.as_ref().and_then(Serves::left).unwrap_or(0);
