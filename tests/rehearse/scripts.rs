@@ -617,6 +617,7 @@ fn triton_kernels_are_not_launched() {
     let seen = rehearse(&[], script);
     assert!(seen.output.status.success(), "{}", seen.error());
     assert!(seen.error().contains("Triton kernels were not launched"), "{}", seen.error());
+    assert!(seen.error().contains("it got a placeholder"), "{}", seen.error());
     assert_eq!(seen.bytes("peak_allocated"), 2 << 22);
 }
 

@@ -57,10 +57,19 @@ fn a_pool_of_free_memory_is_kv_cache() {
     }
 }
 
+fn with_packages(script: &str, packages: &[(&str, &str)]) -> Scene {
+    let scene = Scene::anew(script);
+    for (name, text) in packages {
+        let path = scene.path("site-packages").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    scene
+}
+
 /// The script of an engine that is followed as vLLM is.
 fn engine() -> Scene {
-    let scene = Scene::anew(include_str!("scripts/engine/engine.py"));
-    for (name, text) in [
+    let packages = [
         ("vllm/__init__.py", include_str!("scripts/engine/vllm/__init__.py")),
         ("vllm/compilation/compiler_interface.py", include_str!("scripts/engine/vllm/compilation/compiler_interface.py")),
         ("vllm/device_allocator/cumem.py", include_str!("scripts/engine/vllm/device_allocator/cumem.py")),
@@ -76,12 +85,43 @@ fn engine() -> Scene {
             "vllm/distributed/device_communicators/pynccl.py",
             include_str!("scripts/engine/vllm/distributed/device_communicators/pynccl.py"),
         ),
-    ] {
-        let path = scene.path("site-packages").join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
+    ];
+    with_packages(include_str!("scripts/engine/engine.py"), &packages)
+}
+
+/// The same as SGLang.
+fn second_engine() -> Scene {
+    let packages = [
+        ("sglang/__init__.py", include_str!("scripts/engine/sglang/__init__.py")),
+        ("sglang/srt/managers/scheduler.py", include_str!("scripts/engine/sglang/srt/managers/scheduler.py")),
+        ("sglang/srt/model_executor/model_runner.py", include_str!("scripts/engine/sglang/srt/model_executor/model_runner.py")),
+        ("flashinfer/jit/core.py", include_str!("scripts/engine/flashinfer/jit/core.py")),
+        ("cutlass/base_dsl/dsl.py", include_str!("scripts/engine/cutlass/base_dsl/dsl.py")),
+    ];
+    with_packages(include_str!("scripts/engine/sgl.py"), &packages)
+}
+
+/// With kernels that are compiled as it runs, of which none are here.
+#[test]
+fn an_engine_in_processes_of_its_own_serves() {
+    let scene = second_engine();
+    for arguments in [&["given"][..], &[]] {
+        let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], arguments);
+        let (text, serves) = (said(&output), &answer["serves"]);
+        assert_eq!(serves["engine"], "SGLang 0.5.23", "{}", error(&output));
+        assert_eq!(serves["kv_cache"].as_i64().unwrap(), meter(&text), "{serves}");
+        assert!(text.contains(&format!("tokens {}\n", serves["tokens"])), "{text}: {serves}");
+        // Keys and values of a request alone, not all that there are: 22 GiB take no less than 20 ms.
+        assert!(serves["token_times"][0]["seconds"].as_f64().unwrap() < 5e-3, "{serves}");
+        // It starts on what it is said to need: its share of any card where that is given, else all but what it leaves of this one.
+        let needs = answer["needs_at_least"].as_i64().unwrap_or_else(|| panic!("{}", error(&output)));
+        assert_eq!(needs > answer["gpu"]["memory"].as_i64().unwrap() / 5, arguments.is_empty(), "{needs}");
+        let (output, answer) = scene.ask(&["rehearse", "--gpu", &format!("rtx-4090:{needs}B"), "--quiet"], arguments);
+        assert_eq!(answer["serves"]["starts"], true, "{needs}: {}", error(&output));
     }
-    scene
+    let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], &["fails"]);
+    let failure = &answer["failed"]["failure"];
+    assert_eq!(failure["message"], "no kernel of attention for this head", "{}", error(&output));
 }
 
 #[test]

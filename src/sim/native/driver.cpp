@@ -116,11 +116,16 @@ NOT_FOUND(cuLinkAddData) NOT_FOUND(cuLinkAddData_v2) NOT_FOUND(cuLinkComplete) N
 NOT_FOUND(cuMemExportToShareableHandle) NOT_FOUND(cuMemImportFromShareableHandle) NOT_FOUND(cuMemsetD32Async)
 NOT_FOUND(cuMulticastAddDevice) NOT_FOUND(cuMulticastBindMem) NOT_FOUND(cuMulticastCreate)
 NOT_FOUND(cuStreamWriteValue32)
-GIVES(cuDeviceGetAttribute, int, 0) GIVES(cuFuncGetAttribute, int, 0) GIVES(cuOccupancyMaxActiveBlocksPerMultiprocessor, int, 1)
+GIVES(cuFuncGetAttribute, int, 0) GIVES(cuOccupancyMaxActiveBlocksPerMultiprocessor, int, 1)
 // cuDNN looks for these when it builds a plan, which it never runs.
 GIVES(cuCtxGetLimit, size_t, 0) GIVES(cuOccupancyMaxActiveClusters, int, 1) GIVES(cuKernelGetAttribute, int, 0)
 GIVES(cuOccupancyMaxPotentialClusterSize, int, 1)
 // clang-format on
+// Attributes have the numbers that the runtime has for them.
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  static auto* const of = runtime<int(int*, int, int)>("cudaDeviceGetAttribute");
+  return of ? of(value, attribute, device) : is(value, 0);
+}
 int cuStreamGetCtx(void*, void** context) { return cuCtxGetCurrent(context); }
 
 // ---- memory, for those who ask the driver itself: the runtime's -------------------------------------------------------------------------------

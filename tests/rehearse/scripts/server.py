@@ -2,7 +2,9 @@
 or an HTTP server with OpenAI's route for completions."""
 
 import json
+import multiprocessing
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import torch
@@ -99,6 +101,8 @@ def serve(answer):
             self.end_headers()
             self.wfile.write(text)
 
+    # What waits for work without an end, as an engine's own processes do.
+    multiprocessing.get_context("fork").Process(target=time.sleep, args=(1e5,)).start()
     HTTPServer(("127.0.0.1", 0), Handler).serve_forever()
 
 

@@ -47,9 +47,7 @@ def follow(torch):
         machines = f" ({-(-size // local)} machines of {local} GPUs; --nodes and --gpus say otherwise)" if settings.world_size is not None and local < size else ""
         note(note=f"rank {rank} of {size}{machines}: collectives move {moved} and give back what they were given")
         init(backend=BACKEND, world_size=size, rank=rank, store=store if _others else distributed.HashStore())
-        # A script may ask whether there is a backend for the CPU, as one that saves checkpoints beside training does.
-        has_cpu = any(name in str(backend) for name in ("None", "cpu", "gloo", "mpi"))
-        distributed.group.WORLD.types = [torch.device(kind) for kind in ("cpu", "cuda")[not has_cpu :]]
+        distributed.group.WORLD.types = [torch.device(kind) for kind in ("cpu", "cuda")[not _has_cpu(backend) :]]
         if is_fake:
             distributed.group.WORLD.asked = "fake"
 
@@ -70,6 +68,11 @@ def _move_ports(original):
             super().__init__(host_name, settings.ports + port % 16 if 0 < port < 32768 else port, *arguments, **more)
 
     _replace(original, TCPStore)
+
+
+def _has_cpu(backend):
+    """Scripts ask whether there is a backend for the CPU: to save checkpoints beside training, or before a barrier that tells who is missing."""
+    return any(name in str(backend) for name in ("None", "cpu", "gloo", "mpi"))
 
 
 _replicas = 0
@@ -326,6 +329,8 @@ def _alone_in_all_groups(distributed):
         made = make.__wrapped__(size, rank, ranks, BACKEND, *arguments, **{**more, "backend_options": None})
         if str(backend) != BACKEND and not isinstance(made[0], (int, type(None))):
             made[0].asked = str(backend)
+            if _has_cpu(backend):
+                made[0].types = list(map(c10d.torch.device, ("cpu", "cuda")))
         return made
 
     def ranks_of(group):

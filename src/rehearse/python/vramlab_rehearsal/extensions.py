@@ -1,14 +1,58 @@
-"""CUDA extensions that a program compiles as it runs, as DeepSpeed its optimizers: without a CUDA toolkit something stands for them."""
+"""CUDA kernels that a program compiles as it runs, as DeepSpeed its optimizers and FlashInfer its attention: without a toolkit something stands for them."""
 
+import functools
+import os
+import shutil
 import types
 
-from . import device, imports
+from . import device, imports, passes
 from .guard import instead
 from .notes import note
+
+# What loads a library of kernels that it has compiled, by module and class.
+_LOADERS = (
+    ("FlashInfer", "flashinfer.jit.core", "JitSpec", "build_and_load"),
+    ("SGLang", "sglang.kernels.jit.utils.compile.loader", None, "load_jit"),
+    ("SGLang", "sglang.jit_kernel.utils", None, "load_jit"),
+)
 
 
 def follow():
     imports.when_imported("torch.utils.cpp_extension", _watch)
+    imports.when_imported("cutlass.base_dsl.dsl", _watch_cute)
+    imports.when_imported("deep_gemm.cuda_helpers", _watch_deep_gemm)
+    for package, module, owner, name in _LOADERS:
+        imports.when_imported(module, functools.partial(_watch_loader, package, owner, name))
+
+
+def has_toolkit():
+    return bool(os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or shutil.which("nvcc") or os.path.exists("/usr/local/cuda"))
+
+
+def _watch_loader(package, owner, name, module):
+    @instead(name, getattr(module, owner) if owner else module)
+    def load(first, *arguments, **more):
+        if has_toolkit():
+            return load.__wrapped__(first, *arguments, **more)
+        # Of a package that has it compiled there is nothing to compile.
+        compiled = first.try_load() if hasattr(first, "try_load") else None
+        return compiled or _stand_in(f"{package} {getattr(first, 'name', first)}", f"{package}'s kernels", _NO_TOOLKIT)
+
+
+def _watch_deep_gemm(module):
+    """It asks where the toolkit is when it is imported, whether it will compile anything or not."""
+    if not has_toolkit():
+        module.find_cuda_home = lambda: "/usr/local/cuda"
+
+
+def _watch_cute(module):
+    """Kernels in CUTLASS's Python, whose launches are the driver's, by a CUDA runtime of its own."""
+
+    @instead("_func", module.BaseDSL)
+    def run(self, function, *arguments, compile_only=False, **more):
+        kernels = _stand_in("CuTe", "kernels in CUTLASS's Python", "would be compiled at run time, by what brings a CUDA runtime of its own")
+        launch = getattr(kernels, getattr(function, "__qualname__", "kernel"))
+        return launch if compile_only else launch(*arguments, **more)
 
 
 def _watch(module):
@@ -27,18 +71,39 @@ def _watch(module):
         return _stand_in(name) if has_kernels and module.CUDA_HOME is None else load_inline.__wrapped__(name, cpp_sources, cuda_sources, *arguments, **more)
 
 
-def _stand_in(name):
-    note(
-        note=f"{name}: its kernels would be compiled at run time, and there is no CUDA toolkit (nvcc) here. They are taken to allocate nothing, "
-        "and to read and write once what they are given"
-    )
+_NO_TOOLKIT = "would be compiled at run time, and there is no CUDA toolkit (nvcc) here"
+
+
+def _stand_in(name, kernels=None, why=_NO_TOOLKIT):
+    _tell(kernels or f"{name}: its kernels", why)
     return _Extension(name)
 
 
+@functools.cache
+def _tell(kernels, why):
+    note(note=f"{kernels} {why}. They are taken to allocate nothing, and to read and write once what they are given")
+
+
 def _tensors(arguments):
+    from torch import Tensor
     from torch.utils import _pytree as pytree
 
-    return [each for each in pytree.tree_leaves(arguments) if hasattr(each, "is_cuda")]
+    return [each for each in pytree.tree_leaves(arguments) if isinstance(each, Tensor)]
+
+
+def _is_read(tensor):
+    """Whether they are numbers of tokens and the like, which a kernel is given to read: what it is to write has zeros or nothing."""
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.numel() > 1 << 14:
+        return False
+    found = device.values(tensor)
+    return found is not None and bool(found.any())
+
+
+def _traffic(tensors):
+    """Each once read and once written, but keys and values of all requests, of which attention reads a few, and the bytes that it has to work in."""
+    counted = [each for each in tensors if not passes.is_of_a_pool(each)]
+    typed = [each for each in counted if each.is_floating_point() or each.element_size() > 1]
+    return 2.0 * sum(each.nbytes for each in typed or counted)
 
 
 class _Extension(types.ModuleType):
@@ -50,8 +115,8 @@ class _Extension(types.ModuleType):
             given = _tensors((arguments, more))
             on_card = [tensor for tensor in given if tensor.is_cuda]
             if on_card:
-                device.lose(on_card)
-                device.tell_kernel(f"{self.__name__}::{function}", 2.0 * sum(tensor.nbytes for tensor in on_card))
+                device.lose(tensor for tensor in on_card if not _is_read(tensor))
+                device.tell_kernel(f"{self.__name__}::{function}", _traffic(on_card))
             elif given:
                 note(note=f"{self.__name__}.{function} works on the host, and was not compiled: what it takes there is in no time")
             return _Unknown(f"{self.__name__}.{function}")

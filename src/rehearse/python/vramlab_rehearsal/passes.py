@@ -197,9 +197,19 @@ def _begins_generation(values):
     return length > 1 and not (before > 1 and length == before + 1)
 
 
+# Addresses of what an engine has for all requests together, of which a kernel that is given it reads a few.
+_pools = set()
+
+
 def label_cache(cache):
     """Of an engine, which gives it to no module's call."""
-    labels.label_as(labels.KEY_VALUE_CACHE, tensors_of(cache))
+    tensors = tensors_of(cache)
+    _pools.update(tensor.untyped_storage().data_ptr() for tensor in tensors)
+    labels.label_as(labels.KEY_VALUE_CACHE, tensors)
+
+
+def is_of_a_pool(tensor):
+    return bool(_pools) and tensor.untyped_storage().data_ptr() in _pools
 
 
 def tensors_of(cache):

@@ -18,6 +18,8 @@ from .notes import note
 from .session import settings
 
 _SEED = 67280421310721
+# Seconds that a process has to end in when it is told to.
+_TO_END = 5
 _stopped = False
 # Whether what the script has and was not come to is noted.
 _told = False
@@ -145,10 +147,22 @@ def stop(after, passes_made=0, why=None):
     if threading.current_thread() is threading.main_thread() and not again:
         raise SystemExit(0)
     # In another thread, or where the script has caught SystemExit and gone on. What the parent of a forked process has for its own end is not this one's.
+    _end_children()
     (util._exit_function if _is_forked else atexit._run_exitfuncs)()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+@guarded("the end of a server's other processes")
+def _end_children():
+    """They may wait for what the server sends them without an end, and Python for them."""
+    children = [] if _is_forked else multiprocessing.active_children()
+    for child in children:
+        child.terminate()
+    for child in children:
+        child.join(_TO_END)
+        child.kill()
 
 
 @guarded("the process's end")

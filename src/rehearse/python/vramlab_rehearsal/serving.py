@@ -6,13 +6,12 @@ import importlib
 import json
 import logging
 import os
-import shutil
 import socket
 import sys
 import threading
 import time
 
-from . import device, distributed, imports, passes, reach
+from . import device, distributed, extensions, imports, passes, reach
 from .guard import guarded, instead
 from .notes import note
 from .session import settings, simulated
@@ -33,7 +32,12 @@ def follow(stop, failed):
     """`stop` ends the process, and `failed` says what ended it."""
     global _stop
     _stop = stop
-    imports.when_imported("vllm.v1.executor.multiproc_executor", functools.partial(_watch_failures, failed))
+    imports.when_imported("vllm.v1.executor.multiproc_executor", functools.partial(_watch_failures, failed, False))
+    imports.when_imported("sglang.srt.managers.scheduler", functools.partial(_watch_failures, failed, True))
+    imports.when_imported("sglang.srt.environ", functools.partial(_leave_to_others, {"SGLANG_ENABLE_JIT_DEEPGEMM": _DEEP_GEMM}))
+    imports.when_imported("sglang.srt.model_executor.model_runner", _watch_runner)
+    for module, name, value in _COPIES:
+        imports.when_imported(module, lambda module, name=name, value=value: setattr(module, name, value))
     imports.when_imported("vllm.envs", _set_up_vllm)
     imports.when_imported("vllm.v1.worker.gpu_worker", _watch_worker)
     imports.when_imported("vllm.compilation.compiler_interface", _watch_compilers)
@@ -52,8 +56,15 @@ def follow(stop, failed):
             _listens(self.getsockname()[1], others=True)
 
 
-# Kernels that vLLM has compiled as they are used, whatever the weights are: without a CUDA toolkit it ends for want of them.
-_COMPILED_AT_USE = {"VLLM_USE_DEEP_GEMM": "DeepGEMM's kernels for FP8", "VLLM_USE_FLASHINFER_SAMPLER": "FlashInfer's sampling"}
+# What SGLang copies are numbers of tokens, which it asks for afterwards: each by PyTorch's copy, which copies here, in place of all by one kernel.
+_COPIES = (
+    ("sglang.kernels.ops.memory.small_copy", "try_small_copy", lambda *_: False),
+    ("sglang.srt.model_executor.cuda_graph_buffer_registry", "_has_foreach_copy", False),
+    ("sglang.srt.model_executor.runner_utils.buffers", "_has_foreach_copy", False),
+)
+# Kernels that engines have compiled as they are used, whatever the weights are: without a CUDA toolkit they end for want of them.
+_DEEP_GEMM = "DeepGEMM's kernels for FP8"
+_COMPILED_AT_USE = {"VLLM_USE_DEEP_GEMM": _DEEP_GEMM, "VLLM_USE_FLASHINFER_SAMPLER": "FlashInfer's sampling"}
 
 
 @guarded("vLLM's caches, and what it compiles as it is used")
@@ -64,9 +75,12 @@ def _set_up_vllm(_):
     os.environ["VLLM_CACHE_ROOT"] = os.path.join(compiling.folder(), "vllm")
     # PyTorch's symmetric memory is shared through the driver, which is none: the buffer of 64 MiB that Hopper's have for it is in no figure.
     os.environ.setdefault("VLLM_ALLREDUCE_USE_SYMM_MEM", "0")
-    has_toolkit = os.environ.get("CUDA_HOME") or shutil.which("nvcc") or os.path.exists("/usr/local/cuda")
-    for name, what in _COMPILED_AT_USE.items():
-        if not has_toolkit and name not in os.environ:
+    _leave_to_others(_COMPILED_AT_USE)
+
+
+def _leave_to_others(compiled, _=None):
+    for name, what in compiled.items():
+        if not extensions.has_toolkit() and name not in os.environ:
             os.environ[name] = "0"
             note(note=f"{name}=0: {what} would be compiled at run time, and there is no CUDA toolkit (nvcc) here; other kernels were rehearsed")
 
@@ -125,13 +139,13 @@ def _watch_sleep(module):
         device.library.vl_pages(handle[0], handle[2], handle[1], 1)
 
 
-def _watch_failures(failed, module):
-    """A rank that fails writes that to its log, and ends well: who waits for it says no more than that it has gone."""
+def _watch_failures(failed, says_hit, module):
+    """A rank that fails writes that to its log, and ends well: who waits for it says no more than that it has gone. `says_hit`: whether it writes that it
+    hit an exception, which vLLM does of a call that is answered so."""
 
     def read(record):
-        error = record.exc_info[1] if record.exc_info else None
-        # A call that fails is answered so.
-        if error is not None and "hit an exception" not in str(record.msg):
+        error = (record.exc_info or sys.exc_info())[1]
+        if error is not None and says_hit == ("hit an exception" in str(record.msg)):
             failed(error)
         return True
 
@@ -301,6 +315,52 @@ def _engine(config):
         is_sized=cache.kv_cache_memory_bytes is None and cache.num_gpu_blocks_override is None,
         halves=[] if "fp8" in str(cache.cache_dtype) else ["--kv-cache-dtype fp8"],
     )
+
+
+def _watch_runner(module):
+    """Of SGLang: its pool is made by the first of these, and has its size by the second where CUDA graphs are captured before."""
+    for name in ("alloc_memory_pool", "init_memory_pool", "post_capture_resize_kv_pool"):
+
+        def around(made):
+            @functools.wraps(made)
+            def make(self, *arguments, **more):
+                result = made(self, *arguments, **more)
+                if not getattr(self, "is_draft_worker", False):
+                    _tell_sglang(self)
+                return result
+
+            return make
+
+        if hasattr(module.ModelRunner, name):
+            setattr(module.ModelRunner, name, around(getattr(module.ModelRunner, name)))
+
+
+@guarded("SGLang's own figures of its KV cache")
+def _tell_sglang(runner):
+    args, pool, length, page = runner.server_args, runner.token_to_kv_pool, runner.model_config.context_len, runner.page_size or 1
+    passes.label_cache(vars(pool))
+    made = pool.get_kv_size_bytes()
+    kv_cache, tokens = sum(made) if isinstance(made, tuple) else made, runner.max_total_num_tokens
+    # What it leaves of the card is a share where that is given, else some bytes by the kind of card.
+    given = (getattr(args, "_raw_input", None) or {}).get("mem_fraction_static")
+    _told.update(
+        name=f"SGLang {sys.modules['sglang'].__version__}",
+        kv_cache=int(kv_cache),
+        tokens=tokens,
+        # With that of its own, to which it writes what is no request's.
+        blocks=tokens // page + 1,
+        concurrency=tokens / length,
+        least_kv_cache=int(kv_cache / (tokens + page) * (length + page)),
+        available=int(kv_cache),
+        share=1.0 if given is None else given,
+        share_flag="--mem-fraction-static",
+        is_by_card=given is None,
+        length=length,
+        length_flag="--context-length",
+        is_sized=args.max_total_tokens is None,
+        halves=[] if "float8" in str(pool.dtype) else ["--kv-cache-dtype fp8_e4m3"],
+    )
+    note(engine=_told)
 
 
 # What its log says of its tokens: of layers with a window releases count them in different ways. With several ranks others say it than those that have it.

@@ -1,5 +1,11 @@
 """What is turned off or changed because nothing is computed; each is named in the answer."""
 
+import ast
+import builtins
+import functools
+import inspect
+import re
+import textwrap
 
 from . import compiling, device, imports
 from .guard import instead
@@ -125,9 +131,44 @@ def _tell_limits(torch):
 def _launch_nothing(jit):
     def run(self, *arguments, **more):
         note(note="Triton kernels were not launched: what they are given is allocated, and nothing is computed")
-        device.lose((*arguments, *more.values()))
+        written = _written(self.fn)
+        named = [(name, value if isinstance(value, tuple) else (value,)) for name, value in (*zip(self.arg_names, arguments), *more.items())]
+        device.lose([each for name, values in named if written is None or name in written for each in values])
 
     jit.JITFunction.run = run
+
+
+def _names(node):
+    """Those that a value is made of by addition and the like; what is loaded is made of what nobody writes to for that."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("load"):
+        return set()
+    own = {node.id} if isinstance(node, ast.Name) else set()
+    return own.union(*map(_names, ast.iter_child_nodes(node)))
+
+
+@functools.cache
+def _written(function):
+    """Names of what a kernel of Triton's may write to: what a store or an atomic operation has its address of, and all that goes to another function.
+    None where its source is not to be had."""
+    try:
+        nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    written, assigned = set(), []
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if re.search(r"\b(store|atomic_\w+)$", called):
+                written |= _names(node.func).union(*map(_names, node.args[:1]), *(_names(each.value) for each in node.keywords if each.arg == "pointer"))
+            elif "asm" in called or not called.startswith("tl.") and not hasattr(builtins, called):
+                written = written.union(*map(_names, node.args), *(_names(each.value) for each in node.keywords))
+        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            assigned.append((set().union(*map(_names, targets)), _names(node.value)))
+    # An address is made of another in as many steps as there are.
+    for _ in assigned:
+        written = written.union(*(value for targets, value in assigned if targets & written))
+    return written
 
 
 def _tune_nothing(autotuner):

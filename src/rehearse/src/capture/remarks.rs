@@ -142,6 +142,8 @@ pub struct Engine {
     pub longest: Option<u64>,
     /// Whether they are as large as a share of the card leaves.
     pub is_sized: bool,
+    /// Whether what it leaves of a card hangs on which that is.
+    pub is_by_card: bool,
     pub share: f64,
     pub share_flag: String,
     pub length: u64,

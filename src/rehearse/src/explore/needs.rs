@@ -103,7 +103,8 @@ impl Rehearsal {
             Ok(answer)
         };
         // An engine's pool is what its share of a card leaves, so one run tells of all that have the same defaults.
-        if fits && needs_of_engine(&capture.traces, &large.card).is_some() {
+        let is_by_card = |trace: &Trace| trace.engine.as_ref().is_some_and(|engine| engine.is_by_card);
+        if fits && needs_of_engine(&capture.traces, &large.card).is_some() && !capture.traces.iter().any(is_by_card) {
             let less = large.with_other_defaults(&capture.traces);
             let has_others = |card: &&Card| less.as_ref().is_some_and(|less| card.memory <= less.card.memory);
             let others: Vec<Card> = cards.iter().filter(has_others).copied().collect();

@@ -677,8 +677,8 @@ void WorkScope::ends(const torch::jit::Stack& stack, uint32_t number) {
       work.bytes = read + (written > 0 ? written : made);
       break;
     case WorkKind::kIndex:
-      // Only the rows that are looked up; what is written in place is a part, too.
-      work.bytes = written > 0 ? 3 * (read - written) : work.direction != kForward ? read + made : 2 * made + std::min(read, made);
+      // Only the rows that are looked up; what is written in place is a part, too, and into what is given for them all of it.
+      work.bytes = written > 0 ? 3 * std::min(read - written, written) : work.direction != kForward ? read + made : 2 * made + std::min(read, made);
       break;
     case WorkKind::kCopy:
       work.bytes = std::max(read, written) > 0 ? std::max(read, written) : 8;
