@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-from . import device, distributed, extensions, imports, passes, reach
+from . import device, extensions, imports, passes, reach
 from .guard import guarded, instead
 from .notes import note
 from .session import settings, simulated
@@ -87,7 +87,9 @@ def _leave_to_others(compiled, _=None):
 
 def _leave_to_pytorch(module):
     """An NCCL that an engine opens by itself asks a real driver. Without one it goes on with PyTorch's groups, which move as much."""
-    distributed.holds_buffers()
+    from . import collectives
+
+    collectives.holds_buffers()
 
     def library(*_):
         raise OSError("a rehearsal has no NCCL beside PyTorch's groups")
