@@ -270,7 +270,8 @@ fn whatever_fails_of_ours_the_script_sees_nothing_of_it() {
         "the wait for a batch",
         // Of servers, which serving.rs starts.
         "vLLM",
-        "a server that",
+        "SGLang",
+        "a server",
     ];
     missing.retain(|name| !elsewhere.iter().any(|part| name.contains(part)));
     // Those that others call which failed themselves.

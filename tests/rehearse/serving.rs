@@ -122,6 +122,11 @@ fn an_engine_in_processes_of_its_own_serves() {
     let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], &["fails"]);
     let failure = &answer["failed"]["failure"];
     assert_eq!(failure["message"], "no kernel of attention for this head", "{}", error(&output));
+    // One whose share has no room for a token lacks memory, and is no script that fails.
+    let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], &["small"]);
+    let text = unwrapped(&error(&output));
+    assert!(answer["verdict"] == "does_not_fit" && text.contains("leaves nothing of its share of the card"), "{text}");
+    assert!(text.contains("It would start with a larger --mem-fraction-static"), "{text}");
 }
 
 #[test]

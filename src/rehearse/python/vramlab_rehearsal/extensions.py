@@ -133,6 +133,15 @@ class _Unknown:
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
+        self._is_looked_at()
+
+    def __bool__(self):
+        return True
+
+    def _is_looked_at(self, *_):
         raise RuntimeError(
             f"vramlab rehearse: {self.__dict__['function']} was not compiled, since there is no CUDA toolkit (nvcc) here, and what it gives back is not known"
         )
+
+    # As a number, or as several.
+    __index__ = __int__ = __float__ = __len__ = __iter__ = __getitem__ = __add__ = __radd__ = __mul__ = __rmul__ = _is_looked_at

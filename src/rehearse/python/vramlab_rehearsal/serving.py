@@ -228,7 +228,7 @@ def _peak_of(profile):
     return torch.cuda.max_memory_allocated() - before
 
 
-@guarded("what a start that compiles nothing would have")
+@guarded("what a start of vLLM that compiles nothing would have")
 def _profile_again(profile, first):
     """Inductor times kernels as it compiles them, with arguments of their own, while vLLM profiles its memory: the next start finds them compiled."""
     import torch
@@ -319,6 +319,10 @@ def _engine(config):
     )
 
 
+# How SGLang says that its share of the card has no room for one token.
+_NO_TOKEN = ("Not enough memory", "Loaded weights leave no GPU memory")
+
+
 def _watch_runner(module):
     """Of SGLang: its pool is made by the first of these, and has its size by the second where CUDA graphs are captured before."""
     for name in ("alloc_memory_pool", "init_memory_pool", "post_capture_resize_kv_pool"):
@@ -326,7 +330,12 @@ def _watch_runner(module):
         def around(made):
             @functools.wraps(made)
             def make(self, *arguments, **more):
-                result = made(self, *arguments, **more)
+                try:
+                    result = made(self, *arguments, **more)
+                except (RuntimeError, ValueError) as error:
+                    if str(error).startswith(_NO_TOKEN):
+                        note(engine=dict(**_engine_of_sglang(self), longest=0))
+                    raise
                 if not getattr(self, "is_draft_worker", False):
                     _tell_sglang(self)
                 return result
@@ -339,14 +348,12 @@ def _watch_runner(module):
 
 @guarded("SGLang's own figures of its KV cache")
 def _tell_sglang(runner):
-    args, pool, length, page = runner.server_args, runner.token_to_kv_pool, runner.model_config.context_len, runner.page_size or 1
+    pool, length, page = runner.token_to_kv_pool, runner.model_config.context_len, runner.page_size or 1
     passes.label_cache(vars(pool))
     made = pool.get_kv_size_bytes()
     kv_cache, tokens = sum(made) if isinstance(made, tuple) else made, runner.max_total_num_tokens
-    # What it leaves of the card is a share where that is given, else some bytes by the kind of card.
-    given = (getattr(args, "_raw_input", None) or {}).get("mem_fraction_static")
     _told.update(
-        name=f"SGLang {sys.modules['sglang'].__version__}",
+        **_engine_of_sglang(runner),
         kv_cache=int(kv_cache),
         tokens=tokens,
         # With that of its own, to which it writes what is no request's.
@@ -354,15 +361,23 @@ def _tell_sglang(runner):
         concurrency=tokens / length,
         least_kv_cache=int(kv_cache / (tokens + page) * (length + page)),
         available=int(kv_cache),
-        share=1.0 if given is None else given,
-        share_flag="--mem-fraction-static",
-        is_by_card=given is None,
-        length=length,
-        length_flag="--context-length",
-        is_sized=args.max_total_tokens is None,
         halves=[] if "float8" in str(pool.dtype) else ["--kv-cache-dtype fp8_e4m3"],
     )
     note(engine=_told)
+
+
+def _engine_of_sglang(runner):
+    # What it leaves of the card is a share where that is given, else some bytes by the kind of card.
+    given = (getattr(runner.server_args, "_raw_input", None) or {}).get("mem_fraction_static")
+    return dict(
+        name=f"SGLang {sys.modules['sglang'].__version__}",
+        share=1.0 if given is None else given,
+        share_flag="--mem-fraction-static",
+        is_by_card=given is None,
+        length=runner.model_config.context_len,
+        length_flag="--context-length",
+        is_sized=runner.server_args.max_total_tokens is None,
+    )
 
 
 # What its log says of its tokens: of layers with a window releases count them in different ways. With several ranks others say it than those that have it.

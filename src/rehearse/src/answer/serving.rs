@@ -215,6 +215,15 @@ impl Serves {
                 ..Serves::default()
             };
         }
+        if engine.least_kv_cache == 0 {
+            return Serves {
+                engine: Some(engine.name.clone()),
+                dies: Some("before it has a KV cache: what it has beside that leaves nothing of its share of the card".to_string()),
+                would_start: (engine.share < 0.97).then(|| format!("a larger {}", engine.share_flag)).into_iter().collect(),
+                length: Some(engine.length),
+                ..Serves::default()
+            };
+        }
         let free = if engine.available > 0 { bytes(engine.available) } else { "nothing".to_string() };
         let longest = engine.longest.unwrap_or(0);
         let share = engine.share + (engine.least_kv_cache - engine.available) as f64 / card.memory as f64;

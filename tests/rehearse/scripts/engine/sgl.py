@@ -10,7 +10,8 @@ if __name__ == "__main__":
     from sglang.srt.managers.scheduler import run_scheduler_process
 
     signal.signal(signal.SIGQUIT, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-    given = dict(mem_fraction_static=0.8, _raw_input=dict(mem_fraction_static=0.8 if "given" in sys.argv else None))
+    share = 1e-5 if "small" in sys.argv else 0.8
+    given = dict(mem_fraction_static=share, _raw_input=dict(mem_fraction_static=share if {"given", "small"} & {*sys.argv} else None))
     scheduler = multiprocessing.get_context("spawn").Process(target=run_scheduler_process, args=(given, "fails" in sys.argv))
     scheduler.start()
     scheduler.join()

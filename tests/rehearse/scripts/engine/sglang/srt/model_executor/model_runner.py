@@ -46,6 +46,8 @@ class ModelRunner:
     def alloc_memory_pool(self):
         kept = self.pre_model_load_memory * (1 << 30) * (1 - self.server_args.mem_fraction_static)
         self.max_total_num_tokens = int(torch.cuda.mem_get_info()[0] - kept) // (2 * 1024 * 2)
+        if self.max_total_num_tokens <= 0:
+            raise RuntimeError("Not enough memory. Please try to increase --mem-fraction-static.")
         self.token_to_kv_pool = Pool(self.max_total_num_tokens)
         sizes = self.token_to_kv_pool.get_kv_size_bytes()
         print(f"meter {sum(sizes)}\ntokens {self.max_total_num_tokens}", flush=True)
