@@ -16,7 +16,7 @@ class Fused(torch.optim.Optimizer):
         given = self.param_groups[0]["params"]
         scale = self.kernels.multi_tensor_sgd(65536, torch.zeros(1, device="cuda"), [[p.grad for p in given], given], 0.1)
         if len(sys.argv) > 1:
-            scale.item() if sys.argv[1] == "uses" else torch.empty(scale)
+            {"uses": lambda: scale.item(), "counts": lambda: range(scale), "sizes": lambda: torch.empty(scale)}[sys.argv[1]]()
 opt = Fused(net.parameters())
 for _ in range(3):
     net(torch.randn(64, 4096, device="cuda")).sum().backward()
@@ -40,10 +40,15 @@ fn kernels_that_cannot_be_compiled_here_have_something_in_their_place() {
     // Weights and gradients, read and written at 3.35 TB/s: 80 us.
     assert!((7e-5..2e-4).contains(&fused["seconds"].as_f64().unwrap()), "{fused}");
     // What it would give back is not known, and says so.
-    for way in ["uses", "counts"] {
+    for (way, why) in [
+        ("uses", "fused_sgd.multi_tensor_sgd was not compiled"),
+        ("counts", "fused_sgd.multi_tensor_sgd was not compiled"),
+        ("sizes", "fused_sgd.multi_tensor_sgd gives back, which was not compiled for want of nvcc"),
+    ] {
         let (output, _) = scene.ask(&["rehearse", "--gpu", "h100"], &[way]);
         let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(1) && text.contains("fused_sgd.multi_tensor_sgd was not compiled"), "{text}");
+        assert!(output.status.code() == Some(1) && text.contains(why), "{text}");
+        assert!(text.contains("install the CUDA toolkit"), "{text}");
     }
 }
 

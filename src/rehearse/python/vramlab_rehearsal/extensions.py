@@ -119,7 +119,9 @@ class _Extension(types.ModuleType):
                 device.tell_kernel(f"{self.__name__}::{function}", _traffic(on_card))
             elif given:
                 note(note=f"{self.__name__}.{function} works on the host, and was not compiled: what it takes there is in no time")
-            return _Unknown(f"{self.__name__}.{function}")
+            named = f"{self.__name__}.{function}"
+            # Whoever wants another type names this one.
+            return type(f"what {named} gives back, which was not compiled for want of nvcc", (_Unknown,), {})(named)
 
         return launch
 

@@ -67,7 +67,7 @@ fn wants_more_gpus(failure: &Failure) -> bool {
 
 /// Whether it failed for want of a compiler: its kernels are compiled for the card that it finds.
 fn wants_compiler(failure: &Failure) -> Option<String> {
-    let package = failure.package.as_deref().unwrap_or("it");
+    let package = failure.package.as_deref().unwrap_or("the script");
     let others = if package == "flashinfer" { " (of attention: vLLM's --attention-backend TRITON_ATTN)" } else { "" };
     let said = || {
         format!(
