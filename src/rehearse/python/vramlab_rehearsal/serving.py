@@ -187,15 +187,26 @@ def _watch_worker(module):
 
     @instead("determine_available_memory", module.Worker)
     def determine(self, *arguments, **more):
-        runner, profile, peaks = self.model_runner, self.model_runner.profile_run, []
+        runner, passes_made = self.model_runner, []
+        profile = getattr(runner, "profile_run", None)
+        if profile is None:
+            return determine.__wrapped__(self, *arguments, **more)
+
+        # Whatever a release gives it.
+        def profile_run(*arguments, **more):
+            again = functools.partial(profile, *arguments, **more)
+            peak, result = _peak_of(again)
+            passes_made.append((again, peak))
+            return result
+
         _compiled.clear()
-        runner.profile_run = lambda: peaks.append(_peak_of(profile))
+        runner.profile_run = profile_run
         try:
             return determine.__wrapped__(self, *arguments, **more)
         finally:
             del runner.profile_run
-            if _compiled and peaks:
-                _profile_again(profile, peaks[0])
+            if _compiled and passes_made:
+                _profile_again(*passes_made[0])
 
     @instead("initialize_from_config", module.Worker)
     def initialize(self, config):
@@ -224,8 +235,8 @@ def _peak_of(profile):
     import torch
 
     before = torch.cuda.memory_allocated()
-    profile()
-    return torch.cuda.max_memory_allocated() - before
+    result = profile()
+    return torch.cuda.max_memory_allocated() - before, result
 
 
 @guarded("what a start of vLLM that compiles nothing would have")
@@ -234,7 +245,7 @@ def _profile_again(profile, first):
     import torch
 
     torch.cuda.reset_peak_memory_stats()
-    _told["saved_later"] = max(first - _peak_of(profile), 0)
+    _told["saved_later"] = max(first - _peak_of(profile)[0], 0)
     torch.cuda.empty_cache()
 
 
