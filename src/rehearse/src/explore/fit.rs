@@ -8,7 +8,7 @@ use super::{fit_server, of_each};
 pub use super::fitted::{Dimension, Fit, TriedNumber, TriedTime};
 use crate::answer::reply::short_failure;
 use crate::answer::{Answer, ProcessAnswer, RehearsalVerdict, answer, is_near, surely};
-use crate::capture::session::ScriptFailed;
+use crate::capture::session::{Capture, ScriptFailed};
 use crate::run::executor::Rehearsal;
 use crate::words::signed_or_dash;
 use anyhow::{Error, Result, anyhow, bail, ensure};
@@ -132,105 +132,150 @@ fn enough(rates: &[(u64, f64)]) -> Option<u64> {
     found
 }
 
-fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Result<Fit> {
-    let card: Card = rehearsal.card;
-    let room = (card.memory - card.context).cast_signed();
-    let now = template.number(&rehearsal.command);
-    let mut best: Option<(u64, i64, i64)> = None;
-    let mut tried: Vec<TriedNumber> = Vec::new();
-    let (mut rehearsals, mut limits) = (0, None);
-    let no_effect = |less: u64, more: u64| {
-        anyhow!(
-            "the command was given {} and {} and asked for the same memory, so there is no largest: is it the flag that the script reads, and has it data for more?",
-            template.text(less),
-            template.text(more)
-        )
-    };
-    let courses: RefCell<Vec<(u64, AllocationTrace)>> = RefCell::default();
-    let mut failed: Vec<(u64, AllocationTrace)> = Vec::new();
-    let mut ends_at: Option<u64> = None;
-    let mut has_effect = false;
-    let peak_on_a_large_card = |number: u64| -> Result<i64> {
-        Ok(answer(&with_number(&rehearsal.on_a_large_card(), template, number).run_in_silence()?)?.peak_allocated)
-    };
-    let boundary_guess = |low, high| replay::largest(rehearsal, &courses.borrow(), low, high);
-    let first = match of {
-        Dimension::Cards => 1,
-        Dimension::Context => now.unwrap_or(FIRST_CONTEXT),
-        Dimension::Batch => now.unwrap_or(FIRST),
-    };
-    let server: RefCell<Option<Answer>> = RefCell::default();
-    let searched = search(first, room, boundary_guess, no_effect, |number| {
-        let rehearsal = with_number(rehearsal, template, number);
+/// What was tried on a card.
+struct Tries<'a> {
+    rehearsal: &'a Rehearsal,
+    of: Dimension,
+    template: &'a FlagTemplate,
+    /// Bytes that the card has beside its context.
+    room: i64,
+    /// The largest number that fits, with what it reserves and leaves.
+    best: Option<(u64, i64, i64)>,
+    tried: Vec<TriedNumber>,
+    rehearsals: usize,
+    limits: Option<Vec<String>>,
+    /// What numbers that fit asked for, and those that do not.
+    courses: Vec<(u64, AllocationTrace)>,
+    failed: Vec<(u64, AllocationTrace)>,
+    ends_at: Option<u64>,
+    has_effect: bool,
+    /// The answer of a server, of which the number is found otherwise.
+    server: Option<Answer>,
+}
+
+fn no_effect(template: &FlagTemplate, less: u64, more: u64) -> anyhow::Error {
+    anyhow!(
+        "the command was given {} and {} and asked for the same memory, so there is no largest: is it the flag that the script reads, and has it data for more?",
+        template.text(less),
+        template.text(more)
+    )
+}
+
+impl Tries<'_> {
+    fn probe(&mut self, number: u64) -> Result<Probe> {
+        let rehearsal = with_number(self.rehearsal, self.template, number);
         let run = rehearsal.run_in_silence()?;
         let answer = answer(&run)?;
         if answer.serves.is_some() {
-            *server.borrow_mut() = Some(answer);
+            self.server = Some(answer);
             bail!("it is a server");
         }
-        ensure!(of != Dimension::Cards, "cards are counted for servers alone; vramlab plan splits trainings over several");
-        if limits.is_none() && answer.verdict.fits() {
-            limits = Some(rehearsal.limits(&run, &answer));
+        ensure!(self.of != Dimension::Cards, "cards are counted for servers alone; vramlab plan splits trainings over several");
+        if self.limits.is_none() && answer.verdict.fits() {
+            self.limits = Some(rehearsal.limits(&run, &answer));
         }
-        rehearsals += 1;
-        let fits = match answer.verdict {
-            // With so much it did not run, where it went on with less.
-            verdict if verdict.fits() && answer.went_on_after().is_some() => false,
-            RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits => true,
-            RehearsalVerdict::DoesNotFit => false,
-            _ => {
-                let why = short_failure(&answer, &run);
-                let fits = best.map_or(String::new(), |(most, ..)| format!("; with {} it fits {card}", template.text(most)));
-                return Err(ScriptFailed(format!("the script failed with {}: {why}{fits}", template.text(number))).into());
-            }
-        };
+        self.rehearsals += 1;
+        let fits = self.fits(number, &run, &answer)?;
         let time = answer.time.as_ref().filter(|_| fits).map(TriedTime::of);
-        tried.push(TriedNumber { number, fits, peak_reserved: fits.then_some(answer.peak_reserved), time });
+        self.tried.push(TriedNumber { number, fits, peak_reserved: fits.then_some(answer.peak_reserved), time });
         let reserved = Bytes(answer.peak_reserved.unsigned_abs());
         let what = if fits { format!("fits, {reserved} reserved") } else { "does not fit".to_string() };
-        (rehearsal.progress)(&format!("{card}, {}: {what}", template.text(number)));
+        (rehearsal.progress)(&format!("{}, {}: {what}", rehearsal.card, self.template.text(number)));
         let worst = answer.processes.first();
         let course = |worst: &ProcessAnswer| {
             let trace = run.traces.iter().find(|trace| trace.process.id == worst.process)?;
             Some(AllocationTrace::of(trace, worst))
         };
         if fits {
-            if best.is_none_or(|(most, ..)| number > most) {
-                best = Some((number, answer.peak_reserved, answer.headroom));
+            if self.best.is_none_or(|(most, ..)| number > most) {
+                self.best = Some((number, answer.peak_reserved, answer.headroom));
             }
             if let Some(course) = worst.and_then(course) {
-                let mut courses = courses.borrow_mut();
-                courses.push((number, course));
-                courses.sort_by_key(|(number, _)| *number);
+                self.courses.push((number, course));
+                self.courses.sort_by_key(|(number, _)| *number);
             }
             return Ok(Probe::Fits { allocated: answer.peak_allocated });
         }
         // What runs out while loading has nothing to do with a batch; after that each of another size asks for something else.
         let has_ended = |worst: &&ProcessAnswer| worst.out_of_memory.is_some() && worst.peak.phase != Phase::Load.name();
         if let Some(course) = worst.filter(has_ended).and_then(course) {
-            if let Some((other, _)) = failed.iter().find(|(other, of_other)| *other != number && *of_other == course) {
-                let (less, more) = (number.min(*other), number.max(*other));
-                if best.is_some() {
-                    // Where some number made a difference it is the data that end.
-                    ends_at = Some(ends_at.unwrap_or(u64::MAX).min(less));
-                } else if !has_effect {
-                    // It may make one later than memory runs out.
-                    rehearsals += 2;
-                    ensure!(peak_on_a_large_card(less)? != peak_on_a_large_card(more)?, no_effect(less, more));
-                    has_effect = true;
-                }
-            }
-            failed.push((number, course));
+            self.compare_failed(number, course)?;
         }
-        let idle = worst.and_then(|w| Some(room - w.out_of_memory.as_ref()?.free - w.peak.bytes)).unwrap_or(0);
+        let idle = worst.and_then(|w| Some(self.room - w.out_of_memory.as_ref()?.free - w.peak.bytes)).unwrap_or(0);
         Ok(Probe::OutOfMemory { idle: idle.max(0) })
+    }
+
+    fn fits(&self, number: u64, run: &Capture, answer: &Answer) -> Result<bool> {
+        Ok(match answer.verdict {
+            // With so much it did not run, where it went on with less.
+            verdict if verdict.fits() && answer.went_on_after().is_some() => false,
+            RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits => true,
+            RehearsalVerdict::DoesNotFit => false,
+            _ => {
+                let why = short_failure(answer, run);
+                let on = |(most, ..): (u64, i64, i64)| format!("; with {} it fits {}", self.template.text(most), self.rehearsal.card);
+                let fits = self.best.map_or(String::new(), on);
+                return Err(ScriptFailed(format!("the script failed with {}: {why}{fits}", self.template.text(number))).into());
+            }
+        })
+    }
+
+    /// Whether a number that does not fit asked for the same as another one.
+    fn compare_failed(&mut self, number: u64, course: AllocationTrace) -> Result<()> {
+        if let Some((other, _)) = self.failed.iter().find(|(other, of_other)| *other != number && *of_other == course) {
+            let (less, more) = (number.min(*other), number.max(*other));
+            if self.best.is_some() {
+                // Where some number made a difference it is the data that end.
+                self.ends_at = Some(self.ends_at.unwrap_or(u64::MAX).min(less));
+            } else if !self.has_effect {
+                // It may make one later than memory runs out.
+                self.rehearsals += 2;
+                ensure!(self.peak_on_a_large_card(less)? != self.peak_on_a_large_card(more)?, no_effect(self.template, less, more));
+                self.has_effect = true;
+            }
+        }
+        self.failed.push((number, course));
+        Ok(())
+    }
+
+    fn peak_on_a_large_card(&self, number: u64) -> Result<i64> {
+        let large = with_number(&self.rehearsal.on_a_large_card(), self.template, number);
+        Ok(answer(&large.run_in_silence()?)?.peak_allocated)
+    }
+}
+
+fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Result<Fit> {
+    let card: Card = rehearsal.card;
+    let room = (card.memory - card.context).cast_signed();
+    let now = template.number(&rehearsal.command);
+    let first = match of {
+        Dimension::Cards => 1,
+        Dimension::Context => now.unwrap_or(FIRST_CONTEXT),
+        Dimension::Batch => now.unwrap_or(FIRST),
+    };
+    let tries = RefCell::new(Tries {
+        rehearsal,
+        of,
+        template,
+        room,
+        best: None,
+        tried: Vec::new(),
+        rehearsals: 0,
+        limits: None,
+        courses: Vec::new(),
+        failed: Vec::new(),
+        ends_at: None,
+        has_effect: false,
+        server: None,
     });
-    if let Some(answer) = server.take() {
+    let boundary_guess = |low, high| replay::largest(rehearsal, &tries.borrow().courses, low, high);
+    let without_effect = |less, more| no_effect(template, less, more);
+    let searched = search(first, room, boundary_guess, without_effect, |number| tries.borrow_mut().probe(number));
+    let Tries { server, mut tried, best, rehearsals, limits, courses, ends_at, .. } = tries.into_inner();
+    if let Some(answer) = server {
         return fit_server::fit(rehearsal, of, template, (first, answer));
     }
     let (largest, fitted_end) = searched?;
-    let ends_at = fitted_end.or(ends_at);
-    let recommended = recommended(rehearsal, template, &courses.borrow(), largest);
     tried.sort_by_key(|tried| tried.number);
     let rates: Vec<(u64, f64)> = tried.iter().filter_map(|tried| Some((tried.number, tried.time?.rate()?))).collect();
     Ok(Fit {
@@ -240,8 +285,8 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
         gpu: card.to_string(),
         of,
         largest,
-        recommended,
-        ends_at,
+        recommended: recommended(rehearsal, template, &courses, largest),
+        ends_at: fitted_end.or(ends_at),
         peak_reserved: best.map(|(_, peak, _)| peak),
         headroom: best.map(|(.., headroom)| headroom),
         rehearsals,

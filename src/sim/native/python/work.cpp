@@ -251,7 +251,7 @@ uint16_t alignment_of(const Tensor& matrix) {
 
 uint32_t small(int64_t size) { return static_cast<uint32_t>(std::min<int64_t>(size, UINT32_MAX)); }
 
-void see_product(Work& work, const Tensor& a, const Tensor& b) {
+void count_product(Work& work, const Tensor& a, const Tensor& b) {
   if (a.dim() < 2 || b.dim() < 1) return;
   const int64_t m = a.size(-2), k = a.size(-1), n = b.dim() > 1 ? b.size(-1) : 1, batch = a.dim() > 2 ? a.size(0) : 1;
   work.flops = 2.0 * static_cast<double>(batch) * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
@@ -260,7 +260,7 @@ void see_product(Work& work, const Tensor& a, const Tensor& b) {
 }
 
 // As a product: each position of the smaller side with a filter.
-void see_convolution(Work& work, const Tensor& positions, const Tensor& weight, int times) {
+void count_convolution(Work& work, const Tensor& positions, const Tensor& weight, int times) {
   if (weight.dim() < 3 || positions.dim() < 3) return;
   const double filter = static_cast<double>(weight.numel()) / static_cast<double>(weight.size(0));
   work.flops = times * 2.0 * static_cast<double>(positions.numel()) * filter;
@@ -277,7 +277,7 @@ bool is_channels_last(const Tensor& one) {
 }
 
 // cuDNN's recurrent layers: of each step and layer a product with the hidden state, and one product of all steps with the input.
-void see_recurrent(Work& work, const Tensor& input, const std::function<int64_t(const char*)>& number, int64_t packed_steps) {
+void count_recurrent(Work& work, const Tensor& input, const std::function<int64_t(const char*)>& number, int64_t packed_steps) {
   const int64_t gates = number("mode") == 2 ? 4 : number("mode") == 3 ? 3 : 1, hidden = number("hidden_size");
   const int64_t layers = number("num_layers"), directions = number("bidirectional") ? 2 : 1;
   if (input.dim() < 2 || hidden <= 0) return;
@@ -469,6 +469,27 @@ WorkOf::WorkOf(const c10::FunctionSchema& schema, bool overwrites)
                kind == WorkKind::kConvolution || kind == WorkKind::kRecurrent || is_batch_norm(name) || begins_with(name, "_thnn_fused_");
 }
 
+// What an operator is given, by place and by name.
+struct Given {
+  const std::vector<c10::Argument>& formals;
+  torch::jit::Stack::const_iterator begin;
+
+  Given(const c10::OperatorHandle& op, const torch::jit::Stack& stack)
+      : formals(op.schema().arguments()), begin(stack.end() - static_cast<std::ptrdiff_t>(formals.size())) {}
+
+  const IValue& argument(size_t i) const { return *(begin + static_cast<std::ptrdiff_t>(i)); }
+  Tensor tensor(size_t i) const { return i < formals.size() && argument(i).isTensor() ? argument(i).toTensor() : Tensor(); }
+  const IValue* named(const char* name) const {
+    for (size_t i = 0; i < formals.size(); i++)
+      if (formals[i].name() == name) return &argument(i);
+    return nullptr;
+  }
+  int64_t number(const char* name) const {
+    const IValue* value = named(name);
+    return value && value->isInt() ? value->toInt() : value && value->isBool() ? value->toBool() : 0;
+  }
+};
+
 WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torch::jit::Stack& stack) : of(of), op(op), is_on(is_recorded()) {
   if (!is_on) return;
   if (has_waited()) work.flags = kWaitedBefore;
@@ -476,30 +497,40 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
   launches_before = launches();
   written_before = written_launches;
   library_records_before = library_records;
-  const auto& formals = op.schema().arguments();
-  const auto begin = stack.end() - static_cast<std::ptrdiff_t>(formals.size());
-  const auto argument = [&](size_t i) -> const IValue& { return *(begin + static_cast<std::ptrdiff_t>(i)); };
-  const auto tensor = [&](size_t i) { return i < formals.size() && argument(i).isTensor() ? argument(i).toTensor() : Tensor(); };
-  const auto named = [&](const char* name) -> const IValue* {
-    for (size_t i = 0; i < formals.size(); i++)
-      if (formals[i].name() == name) return &argument(i);
-    return nullptr;
-  };
+  const Given given(op, stack);
+  count_bytes(given);
+  work.kind = of.kind;
+  work.direction = of.direction;
+  switch (of.kind) {
+    case WorkKind::kMatmul: see_matmul(given); break;
+    case WorkKind::kConvolution: see_convolution(given); break;
+    case WorkKind::kRecurrent: see_recurrent(given); break;
+    case WorkKind::kAttention:
+    case WorkKind::kAttentionBackward: see_attention(given); break;
+    case WorkKind::kReduction: see_reduction(given); break;
+    default: break;
+  }
+  // The host waits for how many there are.
+  if (is_one_of(of.name, {"nonzero", "_unique2", "unique_dim", "unique_consecutive", "bincount"})) work.flags |= kWaitsAfter;
+  see_copy(given);
+}
+
+void WorkScope::count_bytes(const Given& given) {
   bool is_typed = false;
   // Of paged keys and values, which are blocks by heads, an operator of a library's own reads or writes those of its tokens alone.
   constexpr double kPaged = 64;
   double plain = 0;
-  const auto may_be_paged = [&](size_t i) { return of.is_custom && tensor(i).defined() && tensor(i).dim() >= 4; };
-  for (size_t i = 0; i < formals.size(); i++)
-    if (!may_be_paged(i)) plain += bytes_of(argument(i));
-  for (size_t i = 0; i < formals.size(); i++) {
-    const auto* alias = formals[i].alias_info();
+  const auto may_be_paged = [&](size_t i) { return of.is_custom && given.tensor(i).defined() && given.tensor(i).dim() >= 4; };
+  for (size_t i = 0; i < given.formals.size(); i++)
+    if (!may_be_paged(i)) plain += bytes_of(given.argument(i));
+  for (size_t i = 0; i < given.formals.size(); i++) {
+    const auto* alias = given.formals[i].alias_info();
     const bool is_written = alias && alias->isWrite();
-    const double whole = bytes_of(argument(i));
+    const double whole = bytes_of(given.argument(i));
     const double bytes = may_be_paged(i) && whole > kPaged * plain ? plain : whole;
     if (!is_written || !of.overwrites) read += bytes;
     if (is_written) written += bytes;
-    each_tensor(argument(i), [&](const Tensor& one) {
+    each_tensor(given.argument(i), [&](const Tensor& one) {
       if (card < 0 && one.defined() && one.is_cuda()) card = one.device().index();
       if (!is_typed && one.defined() && one.is_cuda() && at::isFloatingType(one.scalar_type())) {
         work.precision = precision_of(one, of.kind);
@@ -507,140 +538,134 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
       }
     });
   }
-  work.kind = of.kind;
-  work.direction = of.direction;
-  const auto number = [&](const char* name) -> int64_t {
-    const IValue* value = named(name);
-    return value && value->isInt() ? value->toInt() : value && value->isBool() ? value->toBool() : 0;
-  };
-  switch (of.kind) {
-    case WorkKind::kMatmul: {
-      // After the tensor that is added to.
-      const bool adds = is_one_of(of.name, {"addmm", "addmm_", "baddbmm", "baddbmm_", "addmv", "addmv_", "_addmm_activation"});
-      const Tensor a = tensor(adds), b = tensor(adds + 1);
-      if (a.defined() && b.defined()) see_product(work, a, b);
-      // What it is added to can be of another type: factors in bfloat16 with a sum in fp32 run on tensor cores.
-      if (a.defined() && at::isFloatingType(a.scalar_type())) work.precision = precision_of(a, of.kind);
-      break;
-    }
-    case WorkKind::kConvolution: {
-      const bool backward = of.direction != kForward;
-      work.groups = small(std::max<int64_t>(1, number("groups")));
-      if (is_one_of(of.name, {"_conv_depthwise2d", "conv_depthwise3d"}) && tensor(1).defined()) work.groups = small(tensor(1).size(0));
-      // A backward pass takes the gradient first.
-      if (named("groups") && changes_layout(tensor(backward), tensor(backward + 1), number("groups"))) work.flags |= kChangesLayout;
-      if (is_channels_last(tensor(backward))) work.flags |= kIsChannelsLast;
-      const bool is_transposed = number("transposed") || of.name == "cudnn_convolution_transpose";
-      if (is_transposed) work.flags |= kIsTransposed;
-      if (const IValue* stride = named("stride"); stride && stride->isIntList() && stride->toIntList().size() > 0)
-        work.stride = static_cast<uint8_t>(std::min<int64_t>(stride->toIntList().get(0), 255));
-      if (backward) {
-        const IValue* mask = named("output_mask");
-        const auto wanted = mask && mask->isBoolList() ? mask->toBoolList() : c10::List<bool>({true, true});
-        const bool of_input = wanted[0], of_weights = wanted.size() > 1 && wanted[1];
-        work.direction = static_cast<uint8_t>((of_input ? kBackwardOfInput : 0) | (of_weights ? kBackwardOfWeights : 0));
-        // Each side reads the gradient, which is counted once, and one of input and weight.
-        if (of_input && of_weights) read += bytes_of(tensor(0));
-        if (const Tensor filter = tensor(2); filter.defined())
-          see_convolution(work, is_transposed ? tensor(1) : tensor(0), filter, of_input + of_weights);
-      } else {
-        // The result says how many positions there are.
-        input = tensor(0);
-        weight = tensor(1);
-      }
-      break;
-    }
-    case WorkKind::kRecurrent: {
-      const IValue* sizes = named("batch_sizes");
-      const int64_t packed = sizes && sizes->isIntList() ? static_cast<int64_t>(sizes->toIntList().size()) : 0;
-      see_recurrent(work, tensor(0), number, packed);
-      break;
-    }
-    case WorkKind::kAttention:
-    case WorkKind::kAttentionBackward: {
-      const size_t first = of.kind == WorkKind::kAttentionBackward;
-      const Tensor query = tensor(first), key = tensor(first + 1);
-      if (!query.defined() || !key.defined() || query.dim() < 3) break;
-      // By position and head where a library takes them so, else by head and position.
-      const bool by_head = begins_with(of.name, "_scaled_dot_product_") || begins_with(of.name, "_cudnn_attention_");
-      const IValue* longest = named("max_k");
-      double keys = query.dim() == 4 ? static_cast<double>(key.size(by_head ? 2 : 1)) : 0;
-      if (query.dim() == 3) keys = longest && longest->isInt() ? static_cast<double>(longest->toInt()) : static_cast<double>(key.size(0));
-      const bool half = number("is_causal") != 0 || number("custom_mask_type") != 0;
-      const int64_t width = std::max<int64_t>(1, query.size(-1)), heads = query.size(query.dim() - 2);
-      const int64_t many = query.numel() / width;
-      work.k = small(width), work.n = small(static_cast<int64_t>(keys));
-      if (query.dim() == 4) work.m = small(query.size(by_head ? 2 : 1));
-      if (query.dim() == 3) work.m = work.n;
-      work.batch = small(work.m ? many / work.m : heads);
-      // Two products forward; five of the same size backward.
-      work.flops = (first ? 10.0 : 4.0) * static_cast<double>(query.numel()) * keys * (half ? 0.5 : 1.0);
-      break;
-    }
-    case WorkKind::kReduction: {
-      // With the statistics that it was given a batch norm only scales, and its gradient is that of a scale.
-      const bool of_batch = is_batch_norm(of.name), of_groups = is_one_of(of.name, {"native_group_norm", "native_group_norm_backward"});
-      const IValue* trains = nullptr;
-      for (const char* name : {"training", "train", "update"})
-        if (!trains) trains = named(name);
-      const bool given = is_one_of(of.name, {"_native_batch_norm_legit_no_training", "_batch_norm_no_update"}) ||
-                         (of_batch && trains && trains->isBool() && !trains->toBool());
-      if (given && of.direction == kForward) work.kind = WorkKind::kPointwise;
-      // Statistics first, then the values once more.
-      if (!given && (of_batch || of_groups)) read *= 2;
-      // Blocks of threads: as KernelBench's problems have it, three of a channel that is not channels last, three of two groups, one of a row. An
-      // H100 has one of a channel in PyTorch's own batch norm, whose forward pass in channels last takes twice as long as cuDNN's.
-      if (of_batch && !given) {
-        work.flags |= kOfBatch;
-        const Tensor input = tensor(of.direction != kForward);
-        const bool is_own = begins_with(of.name, "native_");
-        if (is_own && of.direction == kForward && is_channels_last(input)) read *= 2;
-        if (input.dim() > 1 && !is_channels_last(input)) work.m = small((is_own ? 1 : 3) * input.size(1));
-      }
-      if (of_groups && tensor(0).defined() && tensor(0).dim() > 0)
-        work.m = small(3 * tensor(0).size(0) * std::max<int64_t>(1, number("group")) / 2);
-      if (is_one_of(of.name, {"native_layer_norm", "_fused_rms_norm"}) && tensor(0).defined()) {
-        const IValue* shape = named("normalized_shape");
-        int64_t length = 1;
-        if (shape && shape->isIntList())
-          for (const int64_t size : shape->toIntVector()) length *= size;
-        if (length > 0) work.m = small(tensor(0).numel() / length);
-      }
-      if (is_one_of(of.name, {"_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"}) && tensor(0).dim() > 0) {
-        const int64_t dimension = number("dim") + (number("dim") < 0 ? tensor(0).dim() : 0);
-        if (dimension < tensor(0).dim() && tensor(0).size(dimension) > 0) work.m = small(tensor(0).numel() / tensor(0).size(dimension));
-      }
-      // One of each row.
-      if (is_one_of(of.name, {"nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward"})) read = bytes_of(tensor(1));
-      break;
-    }
-    default: break;
+}
+
+void WorkScope::see_matmul(const Given& given) {
+  // After the tensor that is added to.
+  const bool adds = is_one_of(of.name, {"addmm", "addmm_", "baddbmm", "baddbmm_", "addmv", "addmv_", "_addmm_activation"});
+  const Tensor a = given.tensor(adds), b = given.tensor(adds + 1);
+  if (a.defined() && b.defined()) count_product(work, a, b);
+  // What it is added to can be of another type: factors in bfloat16 with a sum in fp32 run on tensor cores.
+  if (a.defined() && at::isFloatingType(a.scalar_type())) work.precision = precision_of(a, of.kind);
+}
+
+void WorkScope::see_convolution(const Given& given) {
+  const bool backward = of.direction != kForward;
+  work.groups = small(std::max<int64_t>(1, given.number("groups")));
+  if (is_one_of(of.name, {"_conv_depthwise2d", "conv_depthwise3d"}) && given.tensor(1).defined()) work.groups = small(given.tensor(1).size(0));
+  // A backward pass takes the gradient first.
+  if (given.named("groups") && changes_layout(given.tensor(backward), given.tensor(backward + 1), given.number("groups")))
+    work.flags |= kChangesLayout;
+  if (is_channels_last(given.tensor(backward))) work.flags |= kIsChannelsLast;
+  const bool is_transposed = given.number("transposed") || of.name == "cudnn_convolution_transpose";
+  if (is_transposed) work.flags |= kIsTransposed;
+  if (const IValue* stride = given.named("stride"); stride && stride->isIntList() && stride->toIntList().size() > 0)
+    work.stride = static_cast<uint8_t>(std::min<int64_t>(stride->toIntList().get(0), 255));
+  if (backward) {
+    const IValue* mask = given.named("output_mask");
+    const auto wanted = mask && mask->isBoolList() ? mask->toBoolList() : c10::List<bool>({true, true});
+    const bool of_input = wanted[0], of_weights = wanted.size() > 1 && wanted[1];
+    work.direction = static_cast<uint8_t>((of_input ? kBackwardOfInput : 0) | (of_weights ? kBackwardOfWeights : 0));
+    // Each side reads the gradient, which is counted once, and one of input and weight.
+    if (of_input && of_weights) read += bytes_of(given.tensor(0));
+    if (const Tensor filter = given.tensor(2); filter.defined())
+      count_convolution(work, is_transposed ? given.tensor(1) : given.tensor(0), filter, of_input + of_weights);
+  } else {
+    // The result says how many positions there are.
+    input = given.tensor(0);
+    weight = given.tensor(1);
   }
-  // The host waits for how many there are.
-  if (is_one_of(of.name, {"nonzero", "_unique2", "unique_dim", "unique_consecutive", "bincount"})) work.flags |= kWaitsAfter;
+}
+
+void WorkScope::see_recurrent(const Given& given) {
+  const IValue* sizes = given.named("batch_sizes");
+  const int64_t packed = sizes && sizes->isIntList() ? static_cast<int64_t>(sizes->toIntList().size()) : 0;
+  count_recurrent(work, given.tensor(0), [&](const char* name) { return given.number(name); }, packed);
+}
+
+void WorkScope::see_attention(const Given& given) {
+  const size_t first = of.kind == WorkKind::kAttentionBackward;
+  const Tensor query = given.tensor(first), key = given.tensor(first + 1);
+  if (!query.defined() || !key.defined() || query.dim() < 3) return;
+  // By position and head where a library takes them so, else by head and position.
+  const bool by_head = begins_with(of.name, "_scaled_dot_product_") || begins_with(of.name, "_cudnn_attention_");
+  const IValue* longest = given.named("max_k");
+  double keys = query.dim() == 4 ? static_cast<double>(key.size(by_head ? 2 : 1)) : 0;
+  if (query.dim() == 3) keys = longest && longest->isInt() ? static_cast<double>(longest->toInt()) : static_cast<double>(key.size(0));
+  const bool half = given.number("is_causal") != 0 || given.number("custom_mask_type") != 0;
+  const int64_t width = std::max<int64_t>(1, query.size(-1)), heads = query.size(query.dim() - 2);
+  const int64_t many = query.numel() / width;
+  work.k = small(width), work.n = small(static_cast<int64_t>(keys));
+  if (query.dim() == 4) work.m = small(query.size(by_head ? 2 : 1));
+  if (query.dim() == 3) work.m = work.n;
+  work.batch = small(work.m ? many / work.m : heads);
+  // Two products forward; five of the same size backward.
+  work.flops = (first ? 10.0 : 4.0) * static_cast<double>(query.numel()) * keys * (half ? 0.5 : 1.0);
+}
+
+void WorkScope::see_reduction(const Given& given) {
+  // With the statistics that it was given a batch norm only scales, and its gradient is that of a scale.
+  const bool of_batch = is_batch_norm(of.name), of_groups = is_one_of(of.name, {"native_group_norm", "native_group_norm_backward"});
+  const IValue* trains = nullptr;
+  for (const char* name : {"training", "train", "update"})
+    if (!trains) trains = given.named(name);
+  const bool has_statistics = is_one_of(of.name, {"_native_batch_norm_legit_no_training", "_batch_norm_no_update"}) ||
+                              (of_batch && trains && trains->isBool() && !trains->toBool());
+  if (has_statistics && of.direction == kForward) work.kind = WorkKind::kPointwise;
+  // Statistics first, then the values once more.
+  if (!has_statistics && (of_batch || of_groups)) read *= 2;
+  // Blocks of threads: as KernelBench's problems have it, three of a channel that is not channels last, three of two groups, one of a row. An
+  // H100 has one of a channel in PyTorch's own batch norm, whose forward pass in channels last takes twice as long as cuDNN's.
+  if (of_batch && !has_statistics) {
+    work.flags |= kOfBatch;
+    const Tensor input = given.tensor(of.direction != kForward);
+    const bool is_own = begins_with(of.name, "native_");
+    if (is_own && of.direction == kForward && is_channels_last(input)) read *= 2;
+    if (input.dim() > 1 && !is_channels_last(input)) work.m = small((is_own ? 1 : 3) * input.size(1));
+  }
+  if (of_groups && given.tensor(0).defined() && given.tensor(0).dim() > 0)
+    work.m = small(3 * given.tensor(0).size(0) * std::max<int64_t>(1, given.number("group")) / 2);
+  if (is_one_of(of.name, {"native_layer_norm", "_fused_rms_norm"}) && given.tensor(0).defined()) {
+    const IValue* shape = given.named("normalized_shape");
+    int64_t length = 1;
+    if (shape && shape->isIntList())
+      for (const int64_t size : shape->toIntVector()) length *= size;
+    if (length > 0) work.m = small(given.tensor(0).numel() / length);
+  }
+  if (is_one_of(of.name, {"_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"}) && given.tensor(0).dim() > 0) {
+    const int64_t dimension = given.number("dim") + (given.number("dim") < 0 ? given.tensor(0).dim() : 0);
+    if (dimension < given.tensor(0).dim() && given.tensor(0).size(dimension) > 0)
+      work.m = small(given.tensor(0).numel() / given.tensor(0).size(dimension));
+  }
+  // One of each row.
+  if (is_one_of(of.name, {"nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward"})) read = bytes_of(given.tensor(1));
+}
+
+// Between the host and a card, or between two cards.
+void WorkScope::see_copy(const Given& given) {
   const bool moves = of.name == "copy_" || of.name == "_local_scalar_dense" || of.name == "_to_copy";
-  if (moves) {
-    bool host = of.name == "_local_scalar_dense", device = false, pinned = !host;
-    // From its second argument to its first one.
-    if (const Tensor to = tensor(0), from = tensor(1); of.name == "copy_" && to.defined() && from.defined() && to.is_cuda() && from.is_cuda() &&
-        to.device() != from.device()) {
-      work.kind = WorkKind::kCopy;
-      work.m = 1;
-      work.n = static_cast<uint32_t>(to.device().index()) + 1;
-      card = from.device().index();
-    }
-    for (size_t i = 0; i < 2 && i < formals.size(); i++) {
-      const Tensor one = tensor(i);
-      if (!one.defined()) continue;
-      host |= one.is_cpu();
-      device |= one.is_cuda();
-      if (one.is_cpu()) pinned = one.is_pinned();
-    }
-    if (host && device) {
-      work.kind = WorkKind::kCopy;
-      work.m = pinned;
-      if (!pinned || !number("non_blocking")) work.flags |= kWaitsAfter;
-    }
+  if (!moves) return;
+  bool host = of.name == "_local_scalar_dense", device = false, pinned = !host;
+  // From its second argument to its first one.
+  const Tensor to = given.tensor(0), from = given.tensor(1);
+  const bool are_on_cards = to.defined() && from.defined() && to.is_cuda() && from.is_cuda();
+  if (of.name == "copy_" && are_on_cards && to.device() != from.device()) {
+    work.kind = WorkKind::kCopy;
+    work.m = 1;
+    work.n = static_cast<uint32_t>(to.device().index()) + 1;
+    card = from.device().index();
+  }
+  for (size_t i = 0; i < 2 && i < given.formals.size(); i++) {
+    const Tensor one = given.tensor(i);
+    if (!one.defined()) continue;
+    host |= one.is_cpu();
+    device |= one.is_cuda();
+    if (one.is_cpu()) pinned = one.is_pinned();
+  }
+  if (host && device) {
+    work.kind = WorkKind::kCopy;
+    work.m = pinned;
+    if (!pinned || !given.number("non_blocking")) work.flags |= kWaitsAfter;
   }
 }
 
@@ -672,7 +697,7 @@ void WorkScope::ends(const torch::jit::Stack& stack, uint32_t number) {
     case WorkKind::kConvolution:
       if (work.flops == 0 && returned > 0 && results[0].isTensor()) {
         const auto& result = results[0].toTensor();
-        if (weight.defined()) see_convolution(work, work.flags & kIsTransposed ? input : result, weight, 1);
+        if (weight.defined()) count_convolution(work, work.flags & kIsTransposed ? input : result, weight, 1);
       }
       work.bytes = read + (written > 0 ? written : made);
       break;

@@ -127,6 +127,8 @@ struct WorkOf {
   explicit WorkOf(const c10::FunctionSchema& schema, bool overwrites);
 };
 
+struct Given;
+
 // Around an operator's kernel: sees whether it launches anything that no operator inside of it did.
 class WorkScope {
  public:
@@ -135,6 +137,14 @@ class WorkScope {
   void ends(const torch::jit::Stack& stack, uint32_t number);
 
  private:
+  void count_bytes(const Given& given);
+  void see_matmul(const Given& given);
+  void see_convolution(const Given& given);
+  void see_recurrent(const Given& given);
+  void see_attention(const Given& given);
+  void see_reduction(const Given& given);
+  void see_copy(const Given& given);
+
   const WorkOf& of;
   const c10::OperatorHandle& op;
   bool is_on;
