@@ -9,6 +9,7 @@ fn evidence(folder: &Path, flags: &[&str]) -> Output {
 
 /// All that GPUs measured, and some of what CPUs did.
 #[test]
+#[ignore = "long"]
 fn measured_cells_ask_for_what_they_asked_for_when_they_were_measured() {
     let output = evidence(common::root(), &["--cells", "20"]);
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);

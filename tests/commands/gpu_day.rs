@@ -13,6 +13,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
+#[ignore = "long"]
 fn a_rehearsed_day_runs_each_task_once_and_packs_what_came_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("day");

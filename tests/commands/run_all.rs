@@ -172,6 +172,7 @@ fn what_another_run_holds_is_an_error_and_the_rest_is_measured() {
 }
 
 #[test]
+#[ignore = "long"]
 fn two_runs_of_all_do_not_disturb_each_other_and_nothing_makes_no_report() {
     let project = Project::new();
     std::fs::create_dir(project.path("results")).unwrap();
@@ -217,6 +218,7 @@ fn a_signal_in_the_first_second_leaves_no_results() {
 
 /// What `just dist` packs runs where neither the sources nor Rust are: unpacked, one experiment at smoke size, with its page's words.
 #[test]
+#[ignore = "long"]
 fn a_packed_folder_runs_without_the_sources() {
     let project = Project::new();
     let built = Path::new(env!("CARGO_BIN_EXE_vramlab-lab")).parent().unwrap();

@@ -6,6 +6,9 @@ use std::fmt::Display;
 use std::process::ExitCode;
 use torch::attempt;
 
+/// What `just test-all` alone runs.
+const LONG: [&str; 1] = ["every_experiment_runs"];
+
 /// Plays the role that `--role ROLE ARGUMENT` names and prints its answer; else runs the tests as the harness would.
 pub fn main<T: Display>(play: fn(&str, &str) -> Result<T>, tests: &[(&str, fn())]) -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
@@ -31,6 +34,7 @@ pub fn main<T: Display>(play: fn(&str, &str) -> Result<T>, tests: &[(&str, fn())
             test();
             Ok(())
         })
+        .with_ignored_flag(LONG.contains(name))
     };
     libtest_mimic::run(&Arguments::from_args(), tests.iter().map(trial).collect()).exit_code()
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 fn vramlab() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_vramlab"))
+    crate::scene::vramlab()
 }
 
 fn capture(name: &str) -> PathBuf {

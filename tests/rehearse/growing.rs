@@ -38,7 +38,7 @@ fn each_release_of_a_package_is_rehearsed_once_and_the_one_that_grew_is_found() 
     fs::write(scene.path().join("train.py"), format!("import os\nassert os.environ['RANK'] == '1'\n{TRAIN}")).unwrap();
     assert!(Command::new(common::python()).args(["-c", WHEELS]).arg(&index).status().unwrap().success());
     let vramlab = |words: &[&str], json: &str| {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+        let mut program = crate::scene::vramlab();
         program.current_dir(scene.path()).env("VRAMLAB_CACHE", scene.path().join("cache"));
         program.env("PIP_NO_INDEX", "1").env("PIP_FIND_LINKS", &index).env("UV_OFFLINE", "1").env("UV_FIND_LINKS", &index);
         // Its own: what another test has fetched of an index by then, this one would be told of and could not have.
@@ -99,7 +99,7 @@ fn what_was_started_ends_with_the_program() {
     fs::create_dir(&bin).unwrap();
     fs::write(bin.join("uv"), UV).unwrap();
     fs::set_permissions(bin.join("uv"), fs::Permissions::from_mode(0o755)).unwrap();
-    let mut program = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+    let mut program = crate::scene::vramlab();
     program
         .env("VRAMLAB_CACHE", scene.path().join("cache"))
         .env("STARTED", &started)
@@ -151,7 +151,7 @@ fn the_commit_of_a_clone_is_found_and_the_clone_stays_as_it_is() {
         commits.push(git(&["rev-parse", "HEAD"]));
     }
     fs::write(clone.join("grower.py"), "not committed").unwrap();
-    let mut program = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+    let mut program = crate::scene::vramlab();
     program.current_dir(scene.path()).args(["bisect", "--repo", "clone", &commits[0], "HEAD", "--json", "found.json", "--"]);
     let done = program.arg(common::python()).arg("train.py").output().unwrap();
     assert!(done.status.success(), "{}", said(&done));
@@ -322,12 +322,7 @@ fn the_cases_of_a_project_are_held_against_their_base() {
     write("grows.py", &allocates(96));
     write("shrinks.py", &allocates(32));
     write("fails.py", "import torch\ntorch.empty(1, device='cuda')\nraise KeyError('::error::\u{1b}[31m')\n");
-    let ci_in = |zygotes: Option<&str>, words: &[&str]| {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_vramlab"));
-        match zygotes {
-            Some(folder) => program.env("VRAMLAB_ZYGOTES", folder),
-            None => program.env_remove("VRAMLAB_ZYGOTES"),
-        };
+    let ci_by = |mut program: Command, words: &[&str]| {
         program
             .current_dir(&clone)
             .arg("ci")
@@ -336,8 +331,9 @@ fn the_cases_of_a_project_are_held_against_their_base() {
             .env("GITHUB_STEP_SUMMARY", scene.path().join("summary"));
         program.env_remove("GITHUB_BASE_REF").output().unwrap()
     };
-    let ci = |words: &[&str]| ci_in(None, words);
-    let all = ci(&["--json", "../rows.json", "--out", "../out", "--comment", "../comment"]);
+    let ci = |words: &[&str]| ci_by(crate::scene::vramlab(), words);
+    // Copies of a Python of its own for each side.
+    let all = ci_by(Command::new(crate::scene::VRAMLAB), &["--json", "../rows.json", "--out", "../out", "--comment", "../comment"]);
     assert_eq!(all.status.code(), Some(1), "{}", said(&all));
     let rows = read(&scene.path().join("rows.json"));
     let states: Vec<(&str, &str)> =
@@ -361,9 +357,6 @@ fn the_cases_of_a_project_are_held_against_their_base() {
     assert!(comment.starts_with("<!-- vramlab ci -->\n") && comment.contains("**64.0 MiB → 96.0 MiB (+50.0 %)**"), "{comment}");
     assert_eq!(fs::read_to_string(scene.path().join("summary")).unwrap(), comment);
     assert!(scene.path().join("out/head-grows-t4.cap").is_file());
-    // Copies of one Python of each side say what a process for each rehearsal says.
-    ci_in(Some(""), &["--json", "../alone.json"]);
-    assert_eq!(rows, read(&scene.path().join("alone.json")));
     // One case by itself; what it may grow by is the project's to say.
     write("vramlab.toml", &format!("[tolerance]\nallocated = \"60%\"\nreserved = \"60%\"\nneeds = \"60%\"\n{}", case("grows")));
     assert_eq!(ci(&["grows"]).status.code(), Some(0));

@@ -66,7 +66,7 @@ assert got.tolist() == [1, 21], got
 dist.destroy_process_group(of_two); dist.destroy_process_group()
 ",
     );
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_vramlab"));
+    let mut command = crate::scene::vramlab();
     command.args(["rehearse", "--gpu", "h100", "--gpus", "2", "--"]).arg(common::python()).args(["-m", "torch.distributed.run"]);
     let output = command.args(["--nproc-per-node", "2"]).arg(scene.path("train.py")).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", error(&output));

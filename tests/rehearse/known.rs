@@ -317,6 +317,7 @@ fn a_copy_of_a_module_or_a_text_is_a_process_of_its_own() {
 
 /// Of eight copies or more the process that they are copied from has it imported.
 #[test]
+#[ignore = "long"]
 fn what_many_copies_import_is_there_when_it_is_imported_and_not_before() {
     const SCRIPT: &str = "
 import sys, torch

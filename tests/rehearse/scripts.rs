@@ -51,6 +51,7 @@ fn command(flags: &[&str], words: &[&str]) -> Rehearsed {
 const COMPILED: &str = include_str!("scripts/compiled.py");
 
 #[test]
+#[ignore = "long"]
 fn a_compiled_script_runs_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -306,18 +307,23 @@ fn of_all_ranks_the_one_that_needs_most_is_named() {
     let peaks: Vec<i64> = seen.json.as_array().unwrap().iter().map(|answer| answer["peak_requested"].as_i64().unwrap()).collect();
     assert!(peaks[0] == peaks[1] && peaks[1] == peaks[2] && peaks[3] > peaks[0] + 128 * (1 << 20), "{peaks:?}");
     assert!(seen.error().contains("Rank 3 needs most"), "{}", seen.error());
-    // Stages that ask the one before for their shapes: all of a pipeline are rehearsed.
-    let pipeline = include_str!("scripts/of_all_ranks_the_one_that_needs_most_is_named_pipeline.py");
-    let seen = rehearse(&["--world-size", "8", "--rank", "all"], pipeline);
-    assert!(seen.output.status.success(), "{}", seen.error());
-    let answers = seen.json.as_array().unwrap();
-    assert!(answers.len() == 8 && !seen.json.to_string().contains("was not rehearsed before"), "{}", seen.json);
     let fails = include_str!("scripts/of_all_ranks_the_one_that_needs_most_is_named_fails.py");
     let seen = rehearse(&["--world-size", "2", "--rank", "all"], fails);
     assert!(seen.error().contains("Rank 1 did not come to its steps: the answer above is its"), "{}", seen.error());
 }
 
 /// Barriers, groups of another backend, objects of other ranks: nothing waits for ranks that are not there.
+/// Stages that ask the one before for their shapes: all of a pipeline are rehearsed.
+#[test]
+#[ignore = "long"]
+fn all_stages_of_a_pipeline_are_rehearsed() {
+    let pipeline = include_str!("scripts/of_all_ranks_the_one_that_needs_most_is_named_pipeline.py");
+    let seen = rehearse(&["--world-size", "8", "--rank", "all"], pipeline);
+    assert!(seen.output.status.success(), "{}", seen.error());
+    let answers = seen.json.as_array().unwrap();
+    assert!(answers.len() == 8 && !seen.json.to_string().contains("was not rehearsed before"), "{}", seen.json);
+}
+
 #[test]
 fn a_rank_that_is_alone_waits_for_nobody() {
     for rank in ["0", "3"] {
@@ -573,6 +579,7 @@ fn steps_without_an_optimizer_are_seen() {
 }
 
 #[test]
+#[ignore = "long"]
 fn ranks_that_torchrun_starts_wait_for_each_other() {
     let folder = tempfile::tempdir().unwrap();
     let line = format!(
@@ -1003,6 +1010,16 @@ fn a_step_of_small_kernels_is_bound_by_its_host() {
 /// Data sets that sleep, so that a busy machine changes nothing: one for half a second a batch in workers, one for nothing in the script's process.
 #[test]
 fn what_the_loader_gives_is_set_beside_what_the_card_consumes() {
+    is_set_beside_what_the_card_consumes(&["'fork'"]);
+}
+
+#[test]
+#[ignore = "long"]
+fn what_a_loader_gives_that_spawns_its_workers_is_set_beside_what_the_card_consumes() {
+    is_set_beside_what_the_card_consumes(&["'spawn'"]);
+}
+
+fn is_set_beside_what_the_card_consumes(methods: &[&str]) {
     let script = |seconds: f64, workers: usize, method: &str| {
         format!(
             "
@@ -1025,7 +1042,7 @@ if __name__ == '__main__':
 "
         )
     };
-    for method in ["'fork'", "'spawn'"] {
+    for method in methods {
         let seen = rehearse(&["--gpu", "h100"], &script(0.5, 2, method));
         let loading = &seen.json["time"]["loading"];
         let number =

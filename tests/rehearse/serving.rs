@@ -58,7 +58,7 @@ fn a_pool_of_free_memory_is_kv_cache() {
 }
 
 fn with_packages(script: &str, packages: &[(&str, &str)]) -> Scene {
-    let scene = Scene::anew(script);
+    let scene = Scene::new(script);
     for (name, text) in packages {
         let path = scene.path("site-packages").join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

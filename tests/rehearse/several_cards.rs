@@ -100,30 +100,38 @@ for _ in range(3):
 
 #[test]
 fn a_pipeline_takes_as_long_as_its_bubble_makes_it() {
-    let scene = Scene::new(PIPELINE);
-    let steps = [("gpipe", "4"), ("1f1b", "4"), ("interleaved", "2")].map(|(kind, size)| {
-        let flags = ["--gpu", "h100", "--world-size", size, "--rank", "all", "--steps", "2"];
-        let output = scene.command(&flags).arg(kind).output().unwrap();
-        let answers = scene.answer();
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{text}");
-        let job = &answers[0]["time"]["job"];
-        let ranks = job["ranks"].as_array().map(Vec::len);
-        assert_eq!((ranks, job["is_pipeline"].as_bool()), (size.parse().ok(), Some(true)), "{kind}: {job}");
-        assert_eq!(of(job, "/unmatched"), 0.0, "{kind}: {job}");
-        let (step, busy) = (of(job, "/step_seconds"), of(job, "/ranks/1/device_seconds"));
-        // Eight samples each of 4096 rows go through the job.
-        assert_eq!(of(&answers[0], "/time/samples"), 8.0 * 4096.0, "{kind}");
-        assert!(text.contains("ranks together") && text.contains("its bubble"), "{text}");
-        (step, busy)
-    });
     // Eight micro-batches and three more, and what is moved between stages.
-    for (step, busy) in &steps[..2] {
-        assert!((11.0 / 8.0..1.60).contains(&(step / busy)), "{step} of {busy}");
-    }
+    let (step, busy) = pipeline("gpipe", "4");
+    assert!((11.0 / 8.0..1.60).contains(&(step / busy)), "{step} of {busy}");
+}
+
+#[test]
+#[ignore = "long"]
+fn pipelines_of_other_schedules_take_as_long_as_their_bubbles_make_them() {
+    let (step, busy) = pipeline("1f1b", "4");
+    assert!((11.0 / 8.0..1.60).contains(&(step / busy)), "{step} of {busy}");
     // PyTorch's interleaved schedule has its ranks wait for each other at each of its steps, of which some go forward and some back.
-    let (step, busy) = steps[2];
+    let (step, busy) = pipeline("interleaved", "2");
     assert!((1.05..1.8).contains(&(step / busy)), "{step} of {busy}");
+}
+
+/// How long a step of a schedule takes in so many ranks, and how long its second rank is busy.
+fn pipeline(kind: &str, size: &str) -> (f64, f64) {
+    let scene = Scene::new(PIPELINE);
+    let flags = ["--gpu", "h100", "--world-size", size, "--rank", "all", "--steps", "2"];
+    let output = scene.command(&flags).arg(kind).output().unwrap();
+    let answers = scene.answer();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let job = &answers[0]["time"]["job"];
+    let ranks = job["ranks"].as_array().map(Vec::len);
+    assert_eq!((ranks, job["is_pipeline"].as_bool()), (size.parse().ok(), Some(true)), "{kind}: {job}");
+    assert_eq!(of(job, "/unmatched"), 0.0, "{kind}: {job}");
+    let (step, busy) = (of(job, "/step_seconds"), of(job, "/ranks/1/device_seconds"));
+    // Eight samples each of 4096 rows go through the job.
+    assert_eq!(of(&answers[0], "/time/samples"), 8.0 * 4096.0, "{kind}");
+    assert!(text.contains("ranks together") && text.contains("its bubble"), "{text}");
+    (step, busy)
 }
 
 /// A layer that a tensor parallel group shares, with a batch of its own for each other rank.
@@ -134,8 +142,8 @@ tp, batch = int(sys.argv[sys.argv.index("--tp") + 1]), int(sys.argv[sys.argv.ind
 dist.init_process_group("nccl")
 mesh = init_device_mesh("cuda", (dist.get_world_size() // tp, tp), mesh_dim_names=("dp", "tp"))
 assert 4096 % tp == 0
-if tp == 8:
-    raise ValueError("no eight")
+if tp == 4:
+    raise ValueError("no four")
 net = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096 * 16 // tp), torch.nn.Linear(4096 * 16 // tp, 4096)]).cuda()
 opt = torch.optim.Adam(net.parameters())
 for _ in range(3):
@@ -151,17 +159,17 @@ for _ in range(3):
 #[test]
 fn a_plan_has_the_fastest_layouts_that_fit_and_says_why_others_do_not() {
     let scene = Scene::new(LAYOUTS);
-    let flags = ["plan", "--gpu", "a10g", "--gpus", "8,16", "--layout", "--tp {tp} --mb {mb}", "--values", "mb=1,8,64"];
+    let flags = ["plan", "--gpu", "a10g", "--gpus", "2,4", "--layout", "--tp {tp} --mb {mb}", "--values", "mb=1,8,64"];
     let (output, plans) = scene.ask(&flags, &[]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
-    let plan = &plans[0];
+    let plan = &plans[1];
     let fastest: Vec<&Value> = plan["fastest"].as_array().unwrap().iter().collect();
     let rates: Vec<f64> = fastest.iter().map(|tried| of(tried, "/samples_per_second")).collect();
     assert!(rates.len() >= 3 && rates.windows(2).all(|two| two[0] >= two[1]), "{rates:?}");
     for tried in &fastest {
         let layout = &tried["layout"];
-        assert_eq!(of(layout, "/tp") * of(layout, "/dp"), 8.0);
+        assert_eq!(of(layout, "/tp") * of(layout, "/dp"), 4.0);
         assert!(of(tried, "/peak_on_device") < 24.0 * f64::from(1 << 30) && of(tried, "/exposed") > 0.0, "{tried}");
     }
     // What goes through the job is that of all ranks with batches of their own.
@@ -170,10 +178,10 @@ fn a_plan_has_the_fastest_layouts_that_fit_and_says_why_others_do_not() {
     assert!((of(first, "/samples_per_second") * of(first, "/step_seconds") / samples - 1.0).abs() < 1e-6, "{first}");
     let others = plan["others"].as_array().unwrap();
     let outcomes = |outcome: &str| others.iter().filter(|tried| tried["outcome"] == outcome).collect::<Vec<_>>();
-    assert!(outcomes("failed").iter().all(|tried| tried["why"].as_str().unwrap().contains("no eight")), "{others:?}");
+    assert!(outcomes("failed").iter().all(|tried| tried["why"].as_str().unwrap().contains("no four")), "{others:?}");
     assert_eq!(outcomes("failed").len(), 3, "{others:?}");
     // 64 Ki rows of 64 Ki floats are 16 GiB, twice.
     assert!(!outcomes("does_not_fit").is_empty(), "{others:?}");
-    assert_eq!(fastest.len() + others.len(), 12);
-    assert!(text.contains("Do not fit:") && text.contains("no eight") && text.contains("cards  its fastest"), "{text}");
+    assert_eq!(fastest.len() + others.len(), 9);
+    assert!(text.contains("Do not fit:") && text.contains("no four") && text.contains("cards  its fastest"), "{text}");
 }

@@ -2,7 +2,6 @@
 
 use super::ways_in::{own, text, vramlab};
 use serde_json::Value;
-use std::process::Command;
 
 const GIB: i64 = 1 << 30;
 
@@ -113,7 +112,7 @@ with torch.cuda.stream(stream):
         del x
 ";
     for (shared, gpu, verdict) in [("True", "rtx-4090", "\nFITS"), ("True", "4GiB", "\nBARELY FITS"), ("False", "4GiB", "\nFITS")] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+        let mut command = crate::scene::vramlab();
         command.args(["rehearse", "--gpu", gpu, "--"]).arg(common::python()).args(["-c", &reused.replace("SHARED", shared)]);
         let error = text(&command.output().unwrap().stderr);
         let said = error.contains("Other streams may hold 5.00 GiB of each step longer than here (--lag 1000).");

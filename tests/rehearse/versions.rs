@@ -275,6 +275,7 @@ fn a_wheel_with_this_library_needs_no_compiler(python: &Path, cache: &Path, scen
 }
 
 #[test]
+#[ignore = "long"]
 fn the_oldest_and_the_newest_pytorch_are_rehearsed() {
     let scene = tempfile::tempdir().unwrap();
     thread::scope(|scope| {

@@ -37,6 +37,7 @@ fn in_python(folder: &Path, line: &str) -> Output {
 }
 
 #[test]
+#[ignore = "long"]
 fn every_way_to_pytorch_is_followed() {
     let folder = tempfile::tempdir().unwrap();
     let flags = ["--json", "answer.json", "--timeout", "400", "--"];
@@ -261,6 +262,7 @@ fn old_sessions_are_swept(folder: &Path) {
 
 /// Started by a launcher that leaves at once.
 #[test]
+#[ignore = "long"]
 fn monitors_recorders_and_daemons_find_what_they_look_for() {
     let folder = tempfile::tempdir().unwrap();
     let line = format!("{} {} & exit 0", common::python().display(), own("monitors.py").display());

@@ -62,6 +62,7 @@ if __name__ == '__main__':
 ";
 
 #[test]
+#[ignore = "long"]
 fn it_installs_beside_pytorch_and_gives_the_programs_bytes() {
     let root = common::root();
     let scene = tempfile::tempdir().unwrap();

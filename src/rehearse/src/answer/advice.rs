@@ -104,8 +104,9 @@ pub fn cuts(facts: &Facts, loss: &Loss) -> Vec<Cut> {
         is_needed && of.is_for(facts.trains, facts.makes_steps) && (!of.steps || facts.makes_steps)
     };
     let is_of_forward = |block: &MemoryBlock| loss.has(facts, block) && facts.made(block).phase == Phase::Forward;
+    let shared = Shared::of(facts, loss, has.contains(&Has::HalfPrecision));
     let cut = |of: &Technique| {
-        let (frees, gone) = frees(facts, loss, of, has.contains(&Has::HalfPrecision));
+        let (frees, gone) = frees(facts, of, &shared);
         let of_loss = if of.is_against(Source::LargeActivations) { facts.bytes_at_peak(is_of_forward) } else { 0 };
         let moves = if of.wants(Need::HostMemory) { gone + of_loss } else { 0 };
         Cut { technique: of.name.clone(), frees, moves, longer: never_longer(of) }
@@ -126,29 +127,45 @@ pub fn add_times(cuts: &mut [Cut], time: &Prediction, speed: Option<Speed>) {
     }
 }
 
+/// What is asked of blocks for every technique.
+struct Shared<'a> {
+    /// Those that something may free, each with its part. No technique frees what only a circle of references holds, nor what will be such.
+    blocks: Vec<(&'a MemoryBlock, Part)>,
+    kept: Kept,
+    /// Bytes of what the loss reads, which is kept, and one gradient of it: the logits, or a copy in fp32 where something else than PyTorch's loss
+    /// makes one.
+    read: i64,
+    is_half: bool,
+}
+
+impl<'a> Shared<'a> {
+    fn of(facts: &Facts<'a>, loss: &Loss, is_half: bool) -> Shared<'a> {
+        let of_loss = || facts.blocks().filter(|block| loss.has(facts, block));
+        let is_of_others = |block: &&MemoryBlock| {
+            let made = facts.made(block);
+            let innermost = facts.trace.stack(made.stack).next();
+            made.phase == Phase::Forward && innermost.is_some_and(|frame| !frame.file.ends_with("torch/nn/functional.py"))
+        };
+        let copied = of_loss().filter(is_of_others).map(|block| block.bytes).max().filter(|_| !facts.trace.is_compiled());
+        let read = copied.or_else(|| of_loss().map(|block| block.bytes).min()).unwrap_or(0);
+        let place = |block: &MemoryBlock| (facts.made(block).stack, block.bytes);
+        let garbage: HashSet<(u32, i64)> = facts.blocks().filter(|block| block.bound == Bound::Garbage).map(place).collect();
+        let is_freed = |block: &&MemoryBlock| !garbage.contains(&place(block));
+        let blocks = facts.blocks().filter(is_freed).map(|block| (block, part_of(facts, loss, block))).collect();
+        Shared { blocks, kept: kept_of_blocks(facts), read, is_half }
+    }
+}
+
 /// By how much less is allocated at most without what a technique frees, and the most that blocks of which it frees anything have at one time.
-fn frees(facts: &Facts, loss: &Loss, technique: &Technique, is_half: bool) -> (i64, i64) {
-    let kept = kept_of_blocks(facts);
+fn frees(facts: &Facts, technique: &Technique, shared: &Shared) -> (i64, i64) {
+    let &Shared { ref blocks, ref kept, read, is_half } = shared;
     let needless =
         if technique.is_against(Source::NeedlessGraphs) { super::passes::of_needless_graphs(facts) } else { HashSet::new() };
-    // What the loss reads is kept, and one gradient of it: the logits, or a copy in fp32 where something else than PyTorch's loss makes one.
-    let of_loss = || facts.blocks().filter(|block| loss.has(facts, block));
-    let is_of_others = |block: &&MemoryBlock| {
-        let made = facts.made(block);
-        let innermost = facts.trace.stack(made.stack).next();
-        made.phase == Phase::Forward && innermost.is_some_and(|frame| !frame.file.ends_with("torch/nn/functional.py"))
-    };
-    let copied = of_loss().filter(is_of_others).map(|block| block.bytes).max().filter(|_| !facts.trace.is_compiled());
-    let read = copied.or_else(|| of_loss().map(|block| block.bytes).min()).unwrap_or(0);
     let stays = if technique.is_against(Source::CastActivations) { stays_fp32(facts) } else { HashSet::new() };
     let operator = |made| facts.operator(made).split('.').next().unwrap_or_default();
     let mut whole: HashMap<(bool, u32), usize> = HashMap::new();
     let mut changes: Vec<(usize, i64, i64)> = Vec::new();
-    // No technique frees what only a circle of references holds, nor what will be such.
-    let places = facts.blocks().filter(|block| block.bound == Bound::Garbage).map(|block| (facts.made(block).stack, block.bytes));
-    let garbage: HashSet<(u32, i64)> = places.collect();
-    for block in facts.blocks().filter(|block| !garbage.contains(&(facts.made(block).stack, block.bytes))) {
-        let part = part_of(facts, loss, block);
+    for &(block, part) in blocks {
         let made = facts.made(block);
         // What is made without gradients no graph keeps: it is neither computed again nor copied to the host.
         let is_kept = part == Part::Activations && made.phase == Phase::Forward;

@@ -9,7 +9,7 @@ use crate::words::{bytes, short};
 use base::units::counted;
 use serde::Serialize;
 use sim::trace::{Category, MemoryBlock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// What each round of what the script repeats leaves behind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -67,12 +67,15 @@ pub fn growth(facts: &Facts) -> Option<Growth> {
         let is_made_once = [Category::Parameters, Category::OptimizerState, Category::Workspaces, Category::AutocastCopies];
         !is_made_once.contains(&block.category) && block.category != Category::KeyValueCache
     };
-    let blocks = facts.blocks().filter(|block| stays(block));
-    let blocks: Vec<(&MemoryBlock, String)> = blocks.filter_map(|block| Some((block, facts.own_line(block)?))).collect();
+    let blocks = || facts.blocks().filter(|block| stays(block));
+    let mut lines: HashMap<u32, Option<String>> = HashMap::new();
+    blocks().for_each(|block| _ = lines.entry(facts.stack_of(block)).or_insert_with(|| facts.own_line(block)));
+    let line = |block: &MemoryBlock| lines[&facts.stack_of(block)].as_deref();
+    let blocks: Vec<(&MemoryBlock, &str)> = blocks().filter_map(|block| Some((block, line(block)?))).collect();
     repeated(facts).iter().find_map(|rounds| grown(facts.trace, &blocks, rounds))
 }
 
-fn grown(trace: &Trace, blocks: &[(&MemoryBlock, String)], rounds: &Rounds) -> Option<Growth> {
+fn grown(trace: &Trace, blocks: &[(&MemoryBlock, &str)], rounds: &Rounds) -> Option<Growth> {
     let last = rounds.begins.len().checked_sub(1)?;
     // What a script that came to its end gave back then grew until its last round all the same.
     let end = if trace.stopped.is_some() { trace.events.len().checked_sub(1)? } else { rounds.begins[last] };
@@ -168,7 +171,7 @@ fn repeated(facts: &Facts) -> Vec<Rounds> {
 }
 
 /// The variables that hold what these lines made, and those that were found to hold graphs of several passes.
-fn kept_by(trace: &Trace, blocks: &[(&MemoryBlock, String)], lines: &[LiveBytes], end: usize) -> Vec<Retainer> {
+fn kept_by(trace: &Trace, blocks: &[(&MemoryBlock, &str)], lines: &[LiveBytes], end: usize) -> Vec<Retainer> {
     let holds = |line: &LiveBytes| {
         let of_line = || blocks.iter().filter(|(block, name)| *name == line.name && block.variable != 0);
         // A block that is replaced each round was looked at in an earlier one.
