@@ -64,6 +64,7 @@ pub fn grid() -> Grid<Factorial> {
 
 python_test! {
     /// The cells' own checks; then with a micro-batch that is lost, through batch norms and half precision, too. Each family has its own segments.
+    #[ignore = "long"]
     the_check_sees_a_lost_micro_batch_and_each_family_has_its_own_segments: "combined", r#"
 def checks(model, ways, tolerance, batch=4):
     of = f"model={model} batch={batch} optimizer=sgd by=pytorch with="

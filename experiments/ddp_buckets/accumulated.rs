@@ -69,6 +69,7 @@ pub fn price() -> Grid<Waited> {
 
 python_test! {
     /// With two processes, whose batches differ; a check that does not see one which keeps its gradients to itself would be none.
+    #[ignore = "long"]
     micro_batches_give_the_same_gradients_and_the_check_sees_a_process_that_never_reduces: "ddp_buckets", r#"
 of = "model=mlp-4x64 batch=8 by=pytorch cap=25 ddp=copies reduced={}"
 sent = lambda reduced: memory(ddp_buckets.prepare, of.format(reduced))["sent"]

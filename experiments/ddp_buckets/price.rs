@@ -21,6 +21,7 @@ pub fn grid() -> Grid<Price> {
 
 python_test! {
     /// Each cell's check, what can be worked out by hand of its memory, and outputs that DDP halves.
+    #[ignore = "long"]
     buckets_are_what_can_be_worked_out_by_hand_and_the_check_sees_other_gradients: "ddp_buckets", r#"
 import gc
 gc.freeze()

@@ -53,55 +53,58 @@ fn captures_and_answers_are_compared_with_one_another() {
 /// PyTorch's own snapshot, with and without expandable segments, and files that are none.
 #[test]
 fn a_snapshot_of_pytorchs_allocator_says_what_filled_it_and_what_it_would_need() {
+    says_what_filled_it("", false);
+}
+
+#[test]
+#[ignore = "long"]
+fn a_snapshot_with_expandable_segments_says_what_ran_out() {
+    says_what_filled_it("expandable_segments:True", true);
+}
+
+fn says_what_filled_it(settings: &str, runs_out: bool) {
     let script = common::root().join("tests/rehearse/recorded_history.py");
-    for (settings, runs_out) in [("", false), ("expandable_segments:True", true)] {
-        let folder = tempfile::tempdir().unwrap();
-        let vramlab = || {
-            let mut command = Command::new(VRAMLAB);
-            command.current_dir(folder.path()).env("PYTORCH_CUDA_ALLOC_CONF", settings);
-            command
-        };
-        let flags = ["rehearse", "--gpu", "rtx-4090", "--steps", "all", "--writes", "--json", "rehearsed.json", "--"];
-        let rehearsed =
-            vramlab().args(flags).arg(common::python()).arg(&script).args(runs_out.then_some("runs out")).output().unwrap();
-        let said = String::from_utf8_lossy(&rehearsed.stdout).into_owned();
-        let meters: Vec<i64> =
-            said.lines().find_map(|line| line.strip_prefix("meters ")).unwrap().split(' ').map(|n| n.parse().unwrap()).collect();
-        let show = |flags: &[&str]| {
-            let mut command = vramlab();
-            command.args(["show", "snapshot.pickle", "--json", "answer.json"]).args(flags).arg("--python").arg(common::python());
-            command.output().unwrap()
-        };
-        let read = |name: &str| serde_json::from_slice::<serde_json::Value>(&fs::read(folder.path().join(name)).unwrap()).unwrap();
-        let shown = show(&["--gpu", "rtx-4090"]);
-        let said = String::from_utf8_lossy(&shown.stderr).into_owned();
-        let answer = read("answer.json");
-        assert_eq!(
-            (answer["peak_allocated"].as_i64(), answer["peak_reserved"].as_i64()),
-            (Some(meters[0]), Some(meters[1])),
-            "{said}"
-        );
-        // As of the rehearsal, whose allocations these are.
-        let needs = |answer: &serde_json::Value| answer["needs_at_least"].as_i64().unwrap();
-        let apart = if runs_out { 0 } else { (needs(&answer) - needs(&read("rehearsed.json"))).abs() };
-        assert!(apart <= 64 << 20 && shown.status.code() == Some(0), "{apart} {said}");
-        let growth = said.lines().skip_while(|line| !line.contains("What grows")).nth(1).unwrap_or_default();
-        assert!(growth.contains("120 MiB  in 6 blocks") && growth.contains("recorded_history.py:17 (<module>)"), "{said}");
-        assert!(said.contains("400 MiB were there before the history began"), "{said}");
-        assert_eq!(said.contains("Memory ran out once: 1.00 TiB were asked for"), runs_out, "{said}");
-        assert!(said.contains("It would fit rtx-4090") && said.contains("max_split_size_mb:128 "), "{said}");
-        if runs_out {
-            continue;
-        }
-        let small = show(&["--gpu", "1GiB"]);
-        assert!(small.status.code() == Some(3) && String::from_utf8_lossy(&small.stderr).contains("would NOT FIT"), "{small:?}");
-        // What asks for other things than numbers, lists and text is not run.
-        fs::write(folder.path().join("snapshot.pickle"), b"\x80\x04cos\nsystem\n(S'touch run'\ntR.").unwrap();
-        let refused = show(&[]);
-        let said = String::from_utf8_lossy(&refused.stderr);
-        assert!(refused.status.code() == Some(2) && said.contains("it asks for os.system"), "{said}");
-        assert!(!folder.path().join("run").exists());
+    let folder = tempfile::tempdir().unwrap();
+    let vramlab = || {
+        let mut command = Command::new(VRAMLAB);
+        command.current_dir(folder.path()).env("PYTORCH_CUDA_ALLOC_CONF", settings);
+        command
+    };
+    let flags = ["rehearse", "--gpu", "rtx-4090", "--steps", "all", "--writes", "--json", "rehearsed.json", "--"];
+    let rehearsed = vramlab().args(flags).arg(common::python()).arg(&script).args(runs_out.then_some("runs out")).output().unwrap();
+    let said = String::from_utf8_lossy(&rehearsed.stdout).into_owned();
+    let meters: Vec<i64> =
+        said.lines().find_map(|line| line.strip_prefix("meters ")).unwrap().split(' ').map(|n| n.parse().unwrap()).collect();
+    let show = |flags: &[&str]| {
+        let mut command = vramlab();
+        command.args(["show", "snapshot.pickle", "--json", "answer.json"]).args(flags).arg("--python").arg(common::python());
+        command.output().unwrap()
+    };
+    let read = |name: &str| serde_json::from_slice::<serde_json::Value>(&fs::read(folder.path().join(name)).unwrap()).unwrap();
+    let shown = show(&["--gpu", "rtx-4090"]);
+    let said = String::from_utf8_lossy(&shown.stderr).into_owned();
+    let answer = read("answer.json");
+    assert_eq!((answer["peak_allocated"].as_i64(), answer["peak_reserved"].as_i64()), (Some(meters[0]), Some(meters[1])), "{said}");
+    // As of the rehearsal, whose allocations these are.
+    let needs = |answer: &serde_json::Value| answer["needs_at_least"].as_i64().unwrap();
+    let apart = if runs_out { 0 } else { (needs(&answer) - needs(&read("rehearsed.json"))).abs() };
+    assert!(apart <= 64 << 20 && shown.status.code() == Some(0), "{apart} {said}");
+    let growth = said.lines().skip_while(|line| !line.contains("What grows")).nth(1).unwrap_or_default();
+    assert!(growth.contains("120 MiB  in 6 blocks") && growth.contains("recorded_history.py:17 (<module>)"), "{said}");
+    assert!(said.contains("400 MiB were there before the history began"), "{said}");
+    assert_eq!(said.contains("Memory ran out once: 1.00 TiB were asked for"), runs_out, "{said}");
+    assert!(said.contains("It would fit rtx-4090") && said.contains("max_split_size_mb:128 "), "{said}");
+    if runs_out {
+        return;
     }
+    let small = show(&["--gpu", "1GiB"]);
+    assert!(small.status.code() == Some(3) && String::from_utf8_lossy(&small.stderr).contains("would NOT FIT"), "{small:?}");
+    // What asks for other things than numbers, lists and text is not run.
+    fs::write(folder.path().join("snapshot.pickle"), b"\x80\x04cos\nsystem\n(S'touch run'\ntR.").unwrap();
+    let refused = show(&[]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && said.contains("it asks for os.system"), "{said}");
+    assert!(!folder.path().join("run").exists());
 }
 
 /// docs/symptoms.md: after its command each block has lines of the answer to it, in their order.

@@ -101,9 +101,7 @@ fn a_command_that_does_not_come_to_torch_is_told_what_is_wrong_with_it() {
     }
 }
 
-#[test]
-fn a_script_that_stays_on_the_cpu_or_wants_more_gpus_is_told_the_flag() {
-    let on_cpu = "
+const ON_CPU: &str = "
 import argparse, sys, time, torch
 parser = argparse.ArgumentParser()
 parser.add_argument('--device', default='cpu')
@@ -120,7 +118,8 @@ while made < 2 or told.endless:
     made += 1
     time.sleep(4 if told.endless else 0)
 ";
-    let ranks = "
+
+const RANKS: &str = "
 import socket, time, torch
 def work(rank, port):
     torch.distributed.init_process_group('nccl', init_method=f'tcp://localhost:{port}', rank=rank, world_size=2)
@@ -133,8 +132,11 @@ if __name__ == '__main__':
         port = free.getsockname()[1]
     torch.multiprocessing.spawn(work, (port,), 2)
 ";
+
+#[test]
+fn a_script_that_stays_on_the_cpu_or_wants_more_gpus_is_told_the_flag() {
     let without = "import torch\ntorch.nn.Linear(8, 8)(torch.ones(8)).sum().backward()\n";
-    let scene = Scene::new(&[("train.py", on_cpu), ("ranks.py", ranks), ("plain.py", without)]);
+    let scene = Scene::new(&[("train.py", ON_CPU), ("plain.py", without)]);
     let short = scene.run(&["--gpu", "t4"], &["python", "train.py"]);
     assert_eq!(short.status.code(), Some(2), "{}", said(&short));
     assert!(
@@ -142,17 +144,23 @@ if __name__ == '__main__':
         "{}",
         said(&short)
     );
-    // One that would train for ever is ended, after it was said what goes on.
+    let one = said(&scene.run(&["--gpu", "t4"], &["python", "train.py", "--count"]));
+    assert!(one.contains("THE SCRIPT FAILED: AssertionError") && one.contains("--gpus 2 shows it more"), "{one}");
+    let plain = said(&scene.run(&["--gpu", "t4"], &["python", "plain.py"]));
+    assert!(plain.contains("have it put its model and batches on the GPU"), "{plain}");
+}
+
+/// One that would train for ever is ended, after it was said what goes on; and ranks that a script spawns are as many as they are.
+#[test]
+#[ignore = "long"]
+fn a_script_that_trains_for_ever_on_the_cpu_is_ended_and_a_rank_that_finds_no_gpu_is_named() {
+    let scene = Scene::new(&[("train.py", ON_CPU), ("ranks.py", RANKS)]);
     let endless = said(&scene.run(&["--gpu", "t4", "--timeout", "300"], &["python", "train.py", "--endless"]));
     assert!(endless.contains("20 s: torch is "), "{endless}");
     assert!(endless.contains("optimizer steps on the CPU and was ended; it has --device: set that"), "{endless}");
-    let one = said(&scene.run(&["--gpu", "t4"], &["python", "train.py", "--count"]));
-    assert!(one.contains("THE SCRIPT FAILED: AssertionError") && one.contains("--gpus 2 shows it more"), "{one}");
     let one = said(&scene.run(&["--gpu", "t4"], &["python", "ranks.py"]));
     assert!(one.contains(" on rank 1 (process ") && one.contains("At ranks.py:5 (work)"), "{one}");
     assert!(one.contains("--gpus 2 shows it more") && !one.contains("the command did not end well"), "{one}");
-    let plain = said(&scene.run(&["--gpu", "t4"], &["python", "plain.py"]));
-    assert!(plain.contains("have it put its model and batches on the GPU"), "{plain}");
 }
 
 const SIZED: &str = "

@@ -192,6 +192,7 @@ while True:
 ";
 
 #[test]
+#[ignore = "long"]
 fn a_pull_request_that_grows_is_caught_by_the_action_and_by_pytest() {
     let scene = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(scene.path().join(name), text).unwrap();

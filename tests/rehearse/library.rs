@@ -28,6 +28,7 @@ fn of(script: &str, card: &str, words: &[&str]) -> Rehearsal {
 }
 
 #[test]
+#[ignore = "long"]
 fn a_rehearsal_is_asked_and_answers_in_figures() {
     let mut rehearsal = of(SCRIPT, "rtx-4090", &["--size", "64"]);
     let found = rehearsal.rehearse(true).unwrap();

@@ -104,21 +104,14 @@ fn second_engine() -> Scene {
 /// With kernels that are compiled as it runs, of which none are here.
 #[test]
 fn an_engine_in_processes_of_its_own_serves() {
+    serves_in_processes_of_its_own(&["given"]);
+}
+
+#[test]
+#[ignore = "long"]
+fn an_engine_in_processes_of_its_own_serves_on_its_share_or_says_why_not() {
+    serves_in_processes_of_its_own(&[]);
     let scene = second_engine();
-    for arguments in [&["given"][..], &[]] {
-        let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], arguments);
-        let (text, serves) = (said(&output), &answer["serves"]);
-        assert_eq!(serves["engine"], "SGLang 0.5.23", "{}", error(&output));
-        assert_eq!(serves["kv_cache"].as_i64().unwrap(), meter(&text), "{serves}");
-        assert!(text.contains(&format!("tokens {}\n", serves["tokens"])), "{text}: {serves}");
-        // Keys and values of a request alone, not all that there are: 22 GiB take no less than 20 ms.
-        assert!(serves["token_times"][0]["seconds"].as_f64().unwrap() < 5e-3, "{serves}");
-        // It starts on what it is said to need: its share of any card where that is given, else all but what it leaves of this one.
-        let needs = answer["needs_at_least"].as_i64().unwrap_or_else(|| panic!("{}", error(&output)));
-        assert_eq!(needs > answer["gpu"]["memory"].as_i64().unwrap() / 5, arguments.is_empty(), "{needs}");
-        let (output, answer) = scene.ask(&["rehearse", "--gpu", &format!("rtx-4090:{needs}B"), "--quiet"], arguments);
-        assert_eq!(answer["serves"]["starts"], true, "{needs}: {}", error(&output));
-    }
     let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], &["fails"]);
     let failure = &answer["failed"]["failure"];
     assert_eq!(failure["message"], "no kernel of attention for this head", "{}", error(&output));
@@ -127,6 +120,22 @@ fn an_engine_in_processes_of_its_own_serves() {
     let text = unwrapped(&error(&output));
     assert!(answer["verdict"] == "does_not_fit" && text.contains("leaves nothing of its share of the card"), "{text}");
     assert!(text.contains("It would start with a larger --mem-fraction-static"), "{text}");
+}
+
+fn serves_in_processes_of_its_own(arguments: &[&str]) {
+    let scene = second_engine();
+    let (output, answer) = scene.ask(&["rehearse", "--gpu", "rtx-4090"], arguments);
+    let (text, serves) = (said(&output), &answer["serves"]);
+    assert_eq!(serves["engine"], "SGLang 0.5.23", "{}", error(&output));
+    assert_eq!(serves["kv_cache"].as_i64().unwrap(), meter(&text), "{serves}");
+    assert!(text.contains(&format!("tokens {}\n", serves["tokens"])), "{text}: {serves}");
+    // Keys and values of a request alone, not all that there are: 22 GiB take no less than 20 ms.
+    assert!(serves["token_times"][0]["seconds"].as_f64().unwrap() < 5e-3, "{serves}");
+    // It starts on what it is said to need: its share of any card where that is given, else all but what it leaves of this one.
+    let needs = answer["needs_at_least"].as_i64().unwrap_or_else(|| panic!("{}", error(&output)));
+    assert_eq!(needs > answer["gpu"]["memory"].as_i64().unwrap() / 5, arguments.is_empty(), "{needs}");
+    let (output, answer) = scene.ask(&["rehearse", "--gpu", &format!("rtx-4090:{needs}B"), "--quiet"], arguments);
+    assert_eq!(answer["serves"]["starts"], true, "{needs}: {}", error(&output));
 }
 
 #[test]
@@ -355,7 +364,7 @@ fn the_code_of_kernels_comes_with_the_first_product_and_counts_as_outside_of_pyt
 
 #[test]
 fn a_server_is_ended_when_it_listens_or_has_answered_what_it_is_asked() {
-    let scene = Scene::anew(SERVER);
+    let scene = Scene::new(SERVER);
     for (flags, ended) in [
         (&[][..], "the server listens on port"),
         (&["--requests", "3×40+8"][..], "--requests: 3 of 3 were answered; then the server was ended"),

@@ -100,16 +100,18 @@ for _ in range(3):
 
 #[test]
 fn a_pipeline_takes_as_long_as_its_bubble_makes_it() {
-    // Eight micro-batches and three more, and what is moved between stages.
-    let (step, busy) = pipeline("gpipe", "4");
-    assert!((11.0 / 8.0..1.60).contains(&(step / busy)), "{step} of {busy}");
+    // Eight micro-batches and one more, and what is moved between stages.
+    let (step, busy) = pipeline("gpipe", "2");
+    assert!((9.0 / 8.0..1.35).contains(&(step / busy)), "{step} of {busy}");
 }
 
 #[test]
 #[ignore = "long"]
 fn pipelines_of_other_schedules_take_as_long_as_their_bubbles_make_them() {
-    let (step, busy) = pipeline("1f1b", "4");
-    assert!((11.0 / 8.0..1.60).contains(&(step / busy)), "{step} of {busy}");
+    for kind in ["gpipe", "1f1b"] {
+        let (step, busy) = pipeline(kind, "4");
+        assert!((11.0 / 8.0..1.60).contains(&(step / busy)), "{kind}: {step} of {busy}");
+    }
     // PyTorch's interleaved schedule has its ranks wait for each other at each of its steps, of which some go forward and some back.
     let (step, busy) = pipeline("interleaved", "2");
     assert!((1.05..1.8).contains(&(step / busy)), "{step} of {busy}");
@@ -159,7 +161,7 @@ for _ in range(3):
 #[test]
 fn a_plan_has_the_fastest_layouts_that_fit_and_says_why_others_do_not() {
     let scene = Scene::new(LAYOUTS);
-    let flags = ["plan", "--gpu", "a10g", "--gpus", "2,4", "--layout", "--tp {tp} --mb {mb}", "--values", "mb=1,8,64"];
+    let flags = ["plan", "--gpu", "a10g", "--gpus", "2,4", "--layout", "--tp {tp} --mb {mb}", "--values", "mb=1,64"];
     let (output, plans) = scene.ask(&flags, &[]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
@@ -179,9 +181,9 @@ fn a_plan_has_the_fastest_layouts_that_fit_and_says_why_others_do_not() {
     let others = plan["others"].as_array().unwrap();
     let outcomes = |outcome: &str| others.iter().filter(|tried| tried["outcome"] == outcome).collect::<Vec<_>>();
     assert!(outcomes("failed").iter().all(|tried| tried["why"].as_str().unwrap().contains("no four")), "{others:?}");
-    assert_eq!(outcomes("failed").len(), 3, "{others:?}");
+    assert_eq!(outcomes("failed").len(), 2, "{others:?}");
     // 64 Ki rows of 64 Ki floats are 16 GiB, twice.
     assert!(!outcomes("does_not_fit").is_empty(), "{others:?}");
-    assert_eq!(fastest.len() + others.len(), 9);
+    assert_eq!(fastest.len() + others.len(), 6);
     assert!(text.contains("Do not fit:") && text.contains("no four") && text.contains("cards  its fastest"), "{text}");
 }

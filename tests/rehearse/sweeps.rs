@@ -26,6 +26,16 @@ fn rehearse(script: &str, gpu: &str) -> (Option<i32>, String, String, Value) {
 
 #[test]
 fn waiters_of_a_stopped_training_are_ended() {
+    are_ended(1);
+}
+
+#[test]
+#[ignore = "long"]
+fn waiters_of_all_kinds_of_a_stopped_training_are_ended() {
+    are_ended(3);
+}
+
+fn are_ended(kinds: usize) {
     let queue = "
 import multiprocessing
 def work(gib, queue):
@@ -47,11 +57,12 @@ import subprocess, sys
 subprocess.run([sys.executable, '-c', 'import torch, trial; trial.train(1); torch.save(1, \"net.pt\")'], check=True)
 subprocess.run([sys.executable, '-c', 'import torch, trial; torch.ones(9, device=\"cuda\"); torch.load(\"net.pt\")'])
 ";
-    for (script, why) in [
+    for &(script, why) in &[
         (queue, "waits for what trainings give that were stopped after their steps"),
         (output, "JSONDecodeError: Expecting value: line 1 column 1 (char 0) (train.py:5)"),
         (evaluation, "the command failed with FileNotFoundError: [Errno 2] No such file or directory: 'net.pt'"),
-    ] {
+    ][..kinds]
+    {
         let (code, _, said, answer) = rehearse(script, "rtx-4090");
         assert_eq!((code, &answer["verdict"]), (Some(2), &"fits_in_part".into()), "{said}");
         let said = unwrapped(&said);

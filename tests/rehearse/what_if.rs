@@ -932,6 +932,7 @@ fn what_is_no_technique_is_refused_and_what_is_not_there_told() {
 
 /// The library is compiled by what stands for a compiler here: for a version that is not out yet, of the pinned one's.
 #[test]
+#[ignore = "long"]
 fn that_a_library_is_compiled_is_said_once() {
     const COPY: &str = "#!/bin/sh
 while [ $# -gt 0 ]; do [ \"$1\" = -o ] && made=$2; shift; done
@@ -1210,6 +1211,7 @@ for _ in range(3):
 
 /// A launcher's own process runs no module; and all launchers listen at the same port.
 #[test]
+#[ignore = "long"]
 fn techniques_are_tried_on_ranks_and_not_on_their_launcher() {
     let scene = Scene::new(RANKS);
     let json = scene.path("answer.json");

@@ -118,6 +118,7 @@ pub fn copy_tree(from: &Path, to: &Path, mut leave_out: impl FnMut(&Path) -> boo
 
 /// After `just run-all` the tests read what they read before.
 #[test]
+#[ignore = "long"]
 fn what_a_user_measured_is_no_part_of_what_is_committed() {
     let root = tempfile::tempdir().unwrap();
     let project = root.path().join("project");

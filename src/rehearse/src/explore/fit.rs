@@ -213,7 +213,8 @@ impl Tries<'_> {
             RehearsalVerdict::DoesNotFit => false,
             _ => {
                 let why = short_failure(answer, run);
-                let on = |(most, ..): (u64, i64, i64)| format!("; with {} it fits {}", self.template.text(most), self.rehearsal.card);
+                let on =
+                    |(most, ..): (u64, i64, i64)| format!("; with {} it fits {}", self.template.text(most), self.rehearsal.card);
                 let fits = self.best.map_or(String::new(), on);
                 return Err(ScriptFailed(format!("the script failed with {}: {why}{fits}", self.template.text(number))).into());
             }
