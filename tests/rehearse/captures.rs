@@ -200,6 +200,41 @@ fn a_short_answer_fits_on_a_terminal() {
     }
 }
 
+/// What the scripts of captures ask for today is what was recorded.
+#[test]
+fn captures_are_what_their_scripts_ask_for() {
+    are_what_their_scripts_ask_for(&["attention", "ranks", "smaller_batch", "training"]);
+}
+
+#[test]
+#[ignore = "long"]
+fn all_captures_are_what_their_scripts_ask_for() {
+    let entries = fs::read_dir(common::root().join("tests/rehearse/captures")).unwrap().map(|entry| entry.unwrap().path());
+    let of_captures = entries.filter(|path| path.extension().is_some_and(|extension| extension == "cap"));
+    let names: Vec<String> = of_captures.map(|path| path.file_stem().unwrap().to_str().unwrap().to_string()).collect();
+    // PyTorch frees what `vmap` made in the order of addresses.
+    let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| *name != "functional").collect();
+    assert!(names.len() >= 20);
+    are_what_their_scripts_ask_for(&names);
+}
+
+fn are_what_their_scripts_ask_for(names: &[&str]) {
+    let (folder, captures) = (tempfile::tempdir().unwrap(), common::root().join("tests/rehearse/captures"));
+    let mut record = Command::new(captures.join("record"));
+    record.args(names).env("INTO", folder.path()).env("VRAMLAB_ZYGOTES", common::scratch().join("zygotes"));
+    let output = record.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let differ = |name: &&str| {
+        let file = format!("{name}.cap");
+        let witnesses =
+            Command::new(VRAMLAB).arg("show").arg(folder.path().join(&file)).arg("--witness").arg(captures.join(&file)).output();
+        let witnesses = witnesses.unwrap();
+        (!witnesses.status.success()).then(|| format!("{name}: {}", String::from_utf8_lossy(&witnesses.stdout)))
+    };
+    let found: String = names.iter().filter_map(differ).collect();
+    assert!(found.is_empty(), "tests/rehearse/captures/record writes them anew:\n{found}");
+}
+
 /// 16 digits stand for all that a rehearsal asked for; beside another one the first difference is named.
 #[test]
 fn a_witness_is_the_same_for_the_same_and_names_what_differs() {
