@@ -200,6 +200,32 @@ fn a_short_answer_fits_on_a_terminal() {
     }
 }
 
+/// Each kind of finding, and each row of what fills a card, is in an answer that is kept.
+#[test]
+fn every_finding_and_every_part_of_a_card_has_a_capture() {
+    let schema = Command::new(VRAMLAB).args(["schema", "rehearse"]).output().unwrap();
+    let schema: serde_json::Value = serde_json::from_slice(&schema.stdout).unwrap();
+    let mut missing: HashSet<String> = HashSet::new();
+    for one in ["FindingKind", "Part"].iter().flat_map(|name| schema["$defs"][name]["oneOf"].as_array().unwrap()) {
+        let names = one["enum"].as_array().into_iter().flatten().chain(one.get("const"));
+        missing.extend(names.map(|name| name.as_str().unwrap().to_string()));
+    }
+    assert!(missing.len() > 30, "{missing:?}");
+    for entry in fs::read_dir(common::root().join("tests/rehearse/captures")).unwrap() {
+        let capture = entry.unwrap().path();
+        if capture.extension().is_some_and(|extension| extension == "cap") {
+            let output = Command::new(VRAMLAB).args(["show", "--quiet", "--json", "-"]).arg(&capture).output().unwrap();
+            let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            let rows = answer["account"]["rows"].as_array().into_iter().flatten().map(|row| &row["part"]);
+            let processes = answer["processes"].as_array().unwrap().iter();
+            let findings = processes.filter_map(|process| process["findings"].as_array()).flatten().map(|found| &found["kind"]);
+            rows.chain(findings).for_each(|name| _ = missing.remove(name.as_str().unwrap()));
+        }
+    }
+    // An engine is a package, beside a training in serving.rs.
+    assert_eq!(missing, HashSet::from(["engine_weights".to_string()]));
+}
+
 /// What the scripts of captures ask for today is what was recorded.
 #[test]
 fn captures_are_what_their_scripts_ask_for() {
