@@ -72,7 +72,7 @@ start('in the end', in_the_end).join()
 start('halved', halving).join()
 print('parent is', os.getpid(), flush=True)
 ";
-    let scene = Scene::anew(&format!("{FORKED}{work}"));
+    let scene = Scene::new(&format!("{FORKED}{work}"));
     let (output, answer) = scene.run(&["--gpu", "rtx-4090"]);
     let said = error(&output);
     assert_eq!((output.status.code(), &answer["verdict"]), (Some(3), &"does_not_fit".into()), "{said}");
@@ -112,7 +112,7 @@ print('parent is', os.getpid(), flush=True)
 #[test]
 fn a_process_that_fails_is_a_failure_whoever_made_its_steps() {
     let run = |work: &str| {
-        let scene = Scene::anew(&format!("{FORKED}{work}"));
+        let scene = Scene::new(&format!("{FORKED}{work}"));
         // As `pip install --target` leaves a package.
         let libraries = scene.path("libraries");
         std::fs::create_dir_all(libraries.join("checks-1.0.dist-info")).unwrap();

@@ -1,9 +1,17 @@
 //! Several processes on one card, and memory that is not PyTorch's.
 
-use super::ways_in::{own, text, vramlab};
+use super::ways_in::{own, text};
 use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
 
 const GIB: i64 = 1 << 30;
+
+fn vramlab(folder: &Path) -> Command {
+    let mut command = crate::scene::vramlab();
+    command.current_dir(folder).args(["rehearse", "--gpu", "rtx-4090"]);
+    command
+}
 
 #[test]
 fn what_is_free_is_free_for_all_and_all_that_is_taken_counts() {

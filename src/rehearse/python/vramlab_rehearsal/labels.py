@@ -381,6 +381,9 @@ def state(optimizer):
             for value in itertools.chain(values.values(), *lists):
                 if isinstance(value, torch.Tensor):
                     _label(value, STATE, name)
+    # Gradients that it has not taken: zero_grad may drop them before a step of theirs comes. Where each parameter has an optimizer nothing is left.
+    for parameter in parameters_with_gradients(list(_roots) if len(_optimizers) < 8 else ()):
+        _label(parameter.grad, GRADIENT, _parameters.get(parameter, ""))
     _tell()
 
 

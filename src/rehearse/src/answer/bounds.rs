@@ -81,8 +81,10 @@ fn untaken(trace: &Trace, blocks: &[MemoryBlock]) -> Vec<usize> {
     // By address the block that lives there; as events come.
     let mut made = blocks.iter().enumerate().peekable();
     let mut live: HashMap<u64, usize> = HashMap::new();
-    // Gradients of this round of backward passes and steps; those that a step has taken, ever, and before its round was over.
-    let (mut of_round, mut named, mut untaken): (Vec<usize>, HashSet<usize>, Vec<usize>) = Default::default();
+    // Gradients of this round of backward passes and steps; those that have a name, which a step takes that begins before they are freed; those that a
+    // step has taken, ever, and before its round was over.
+    let (mut of_round, mut untaken): (Vec<usize>, Vec<usize>) = Default::default();
+    let (mut named, mut taken): (HashSet<usize>, HashSet<usize>) = Default::default();
     let (mut has_stepped, mut phase) = (false, Phase::Load);
     for (at, event) in events.iter().enumerate() {
         if event.kind == Kind::Alloc && made.peek().is_some_and(|(_, block)| block.made() == at) {
@@ -98,17 +100,25 @@ fn untaken(trace: &Trace, blocks: &[MemoryBlock]) -> Vec<usize> {
         {
             named.insert(*place);
         }
+        if event.kind == Kind::FreeRequested
+            && let Some(place) = live.get(&event.address)
+        {
+            named.remove(place);
+        }
         if event.kind == Kind::Mark && event.phase != phase {
             // The next round's backward pass.
             if event.phase == Phase::Backward && std::mem::take(&mut has_stepped) {
-                untaken.extend(of_round.drain(..).filter(|place| !named.contains(place)));
+                untaken.extend(of_round.drain(..).filter(|place| !taken.contains(place)));
             }
-            has_stepped |= event.phase == Phase::Optimizer;
+            if event.phase == Phase::Optimizer {
+                has_stepped = true;
+                taken.extend(named.drain());
+            }
             phase = event.phase;
         }
     }
     if has_stepped {
-        untaken.extend(of_round.drain(..).filter(|place| !named.contains(place)));
+        untaken.extend(of_round.drain(..).filter(|place| !taken.contains(place)));
     }
     // Of parameters: those were named later, when a step took them or the script ended.
     untaken.retain(|place| blocks[*place].tensor != 0);
