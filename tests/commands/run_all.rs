@@ -116,6 +116,7 @@ fn results_of_another_libtorch_stay_and_what_is_measured_goes_beside_them() {
 }
 
 #[test]
+#[ignore = "long"]
 fn a_clone_measures_beside_the_results_that_came_with_it() {
     let (elsewhere, project) = (Project::new(), Project::cloned());
     let measured = elsewhere.accumulation();

@@ -5,6 +5,7 @@ use record::results::{Run, Status};
 use std::process::Command;
 
 #[test]
+#[ignore = "long"]
 fn a_file_from_a_gpu_needs_to_be_mapped_where_there_is_none() {
     let out = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_load_checkpoint"))

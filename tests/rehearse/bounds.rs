@@ -52,13 +52,13 @@ fn cases() -> Vec<(&'static str, String, [&'static str; 2])> {
 
 #[test]
 fn a_table_of_cards_agrees_with_single_runs() {
-    agree(&cases()[..2]);
+    agree(&cases()[..1]);
 }
 
 #[test]
 #[ignore = "long"]
 fn tables_of_cards_agree_with_single_runs() {
-    agree(&cases()[2..]);
+    agree(&cases()[1..]);
 }
 
 fn agree(cases: &[(&str, String, [&str; 2])]) {

@@ -189,7 +189,10 @@ fn a_short_answer_fits_on_a_terminal() {
         let said = String::from_utf8_lossy(&output.stderr).trim_start().to_string();
         let widest = said.lines().map(|line| line.chars().count()).max().unwrap();
         assert!(said.lines().count() <= 24 && widest <= 80 && !said.contains('\x1b'), "{}\n{said}", capture.display());
-        assert!(["FITS", "SERVES", "BARELY", "DOES NOT", "THE SCRIPT", "ENDED"].iter().any(|verdict| said.starts_with(verdict)), "{said}");
+        assert!(
+            ["FITS", "SERVES", "BARELY", "DOES NOT", "THE SCRIPT", "ENDED"].iter().any(|verdict| said.starts_with(verdict)),
+            "{said}"
+        );
         let answer: serde_json::Value = serde_json::from_slice(&show(&["--json", "-"]).stdout).unwrap();
         let account = &answer["account"];
         let sum: i64 = account["rows"].as_array().unwrap().iter().map(|row| row["bytes"].as_i64().unwrap()).sum();

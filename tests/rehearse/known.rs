@@ -34,7 +34,19 @@ fn rehearsed(reads: &str) -> (String, Value) {
 
 #[test]
 fn values_that_nobody_computed_and_decide_are_said() {
-    for (what, reads, line) in [
+    are_said(2);
+}
+
+#[test]
+#[ignore = "long"]
+fn values_that_nobody_computed_and_decide_are_said_in_each_form() {
+    are_said(6);
+    of_several_cards_and_techniques_they_are_said();
+}
+
+/// In so many forms of reading them.
+fn are_said(forms: usize) {
+    for &(what, reads, line) in &[
         ("a branch", "if loss.item() > 2: loss = loss + model(x.repeat(64, 1)).square().mean()", 13),
         (
             "a size through a function of its own",
@@ -53,7 +65,8 @@ fn values_that_nobody_computed_and_decide_are_said() {
             "e = y.argmax(-1)\nz = [model(x[(e == i).nonzero()[:, 0]].repeat(64, 1)) for i in range(2)]",
             14,
         ),
-    ] {
+    ][..forms]
+    {
         let (said, answer) = rehearsed(reads);
         // Below the answer, which does not wait for the second rehearsal, in a line of its own.
         let begins = "But placeholder values decide a size or a loop (";
@@ -64,7 +77,9 @@ fn values_that_nobody_computed_and_decide_are_said() {
         assert_ne!(other["peak_on_device"], answer["peak_on_device"], "{what}");
         assert_eq!((&other["fits"], &other["lines"][0]["line"]), (&true.into(), &line.into()), "{what}: {other}");
     }
-    // Of several cards at once, of techniques and of batches.
+}
+
+fn of_several_cards_and_techniques_they_are_said() {
     let read = "z = torch.repeat_interleave(y, y[:, 0].exp().long() * 999, dim=0).repeat(1, 8)";
     let scene = Scene::new(&TRAINING.replace("READS", read));
     let (output, _) = scene.run(&["--gpu", "a100-40g", "--gpu", "620MiB"]);

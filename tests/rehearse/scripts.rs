@@ -835,6 +835,7 @@ fn recurrent_networks_take_what_cudnn_keeps_for_them() {
 }
 
 #[test]
+#[ignore = "long"]
 fn operators_of_each_library_work_or_say_what_would_have_to_be_known() {
     let seen = rehearse(&["--steps", "all"], include_str!("operators.py"));
     let said = seen.said();

@@ -841,6 +841,7 @@ for _ in range(3):
 
 /// The script calls `forward`, of which PyTorch's own calls of modules say nothing: its parts are those of the model all the same.
 #[test]
+#[ignore = "long"]
 fn a_model_whose_forward_is_called_by_itself_has_its_own_names_and_lines() {
     let text = |call: &str| {
         format!(
