@@ -171,7 +171,7 @@ fn speed(reply: &Reply, answer: &Answer) -> Vec<String> {
     fitted(&text, 2).into_iter().map(|line| line.trim_start().to_string()).chain(waits).chain(moved).collect()
 }
 
-/// Files by their names alone.
+/// Files by their names alone, without a function where that is none.
 fn without_folders(text: &str) -> String {
     let word = |word: &str| match word.rfind('/') {
         Some(last) if word.contains(".py") => {
@@ -180,7 +180,7 @@ fn without_folders(text: &str) -> String {
         }
         _ => word.to_string(),
     };
-    text.split_whitespace().map(word).collect::<Vec<String>>().join(" ")
+    text.replace(" (<module>)", "").split_whitespace().map(word).collect::<Vec<String>>().join(" ")
 }
 
 /// Lines, each ended.

@@ -51,7 +51,7 @@ pub fn find(facts: &Facts) -> Option<Finding> {
     let is_before = begin_of(&theirs).zip(begin_of(&others)).is_some_and(|(one, other)| one < other);
     let place = facts.trace.own_line(first_stack(facts, first)).or_else(|| facts.trace.line(first_stack(facts, first)))?;
     let at = place_of(place);
-    let what = format!("{at} makes gradients of {} for parameters that its optimizer step does not take", bytes(gradients));
+    let what = format!("{at} makes {} of gradients that its optimizer step does not take", bytes(gradients));
     let (more, remedy) = match theirs.first().filter(|_| is_before) {
         Some((_, _, line)) => {
             let activations = theirs.iter().map(|(bytes, ..)| bytes).sum();
