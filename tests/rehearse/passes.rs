@@ -201,8 +201,7 @@ fn what_goes_backward_and_makes_no_step_is_no_training() {
         let script = folder.path().join("backward.py");
         std::fs::write(&script, text).unwrap();
         let (said, answer) = rehearsed(folder.path(), &script, &["backward"]);
-        let is_said =
-            said.contains("where nothing else reads them either, model.requires_grad_(False) before the loop leaves them out");
+        let is_said = said.contains("if nothing reads them, model.requires_grad_(False) before the loop leaves them out");
         (is_said, answer["processes"][0]["gradients_without_steps"].as_i64())
     };
     let (is_said, bytes) = gradients(&backward);

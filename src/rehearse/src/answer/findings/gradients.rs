@@ -5,7 +5,7 @@ use crate::words::bytes;
 
 pub fn find(held: Option<i64>) -> Option<Finding> {
     let held = held?;
-    let title = format!("No optimizer takes the gradients of parameters, {} at the peak:", bytes(held));
-    let remedy = "where nothing else reads them either, model.requires_grad_(False) before the loop leaves them out";
+    let title = format!("No optimizer takes parameters' gradients, {} at the peak:", bytes(held));
+    let remedy = "if nothing reads them, model.requires_grad_(False) before the loop leaves them out";
     Some(Finding::new(FindingKind::GradientsWithoutSteps, title, [remedy.to_string()])?.of(held, None))
 }
