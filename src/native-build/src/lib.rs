@@ -212,7 +212,9 @@ pub fn compile(torch: &Libtorch, libraries: &[Library], shim: Option<&str>) {
 
 /// Where cargo keeps what it builds for all profiles.
 fn target_folder(out: &Path) -> &Path {
-    out.ancestors().find(|folder| folder.join("CACHEDIR.TAG").exists()).unwrap_or(out)
+    // cargo marks a folder that it makes itself; in others it is the one above PROFILE/build/CRATE/out.
+    let is_marked = |folder: &&Path| folder.join("CACHEDIR.TAG").exists();
+    out.ancestors().find(is_marked).or_else(|| out.ancestors().nth(4)).unwrap_or(out)
 }
 
 fn cpp_files(folder: &Path, with_folders: bool) -> Vec<PathBuf> {
