@@ -138,20 +138,13 @@ def _renamed(get_backend):
     return renamed
 
 
-def is_ours(group=None):
-    from torch import distributed
-
-    # PyTorch says so to who is no member.
-    return group is not distributed.GroupMember.NON_GROUP_MEMBER and distributed.get_backend.__wrapped__(group) == meetings.BACKEND
-
-
 def _alone_in_all_groups(distributed):
     """Groups that a script makes later, of whatever backend, are of this rank alone, too: a real one would wait for the others for ever."""
     c10d = distributed.distributed_c10d
 
     @instead("_new_process_group_helper", c10d)
     def make(size, rank, ranks, backend, *arguments, **more):
-        if not distributed.is_initialized() or not is_ours():
+        if not distributed.is_initialized() or not meetings.is_ours():
             return make.__wrapped__(size, rank, ranks, backend, *arguments, **more)
         # Options are for the backend that was asked for.
         made = make.__wrapped__(size, rank, ranks, meetings.BACKEND, *arguments, **{**more, "backend_options": None})
@@ -169,7 +162,7 @@ def _stages_alone(pipelining):
     stage = pipelining.PipelineStage
 
     def alone(group):
-        return not meetings.are_there() and is_ours(group)
+        return not meetings.are_there() and meetings.is_ours(group)
 
     @instead("_warmup_forward_vote", stage)
     def vote(self, has_backward, received_acc=None):

@@ -18,6 +18,13 @@ together = [None]
 _others = None
 
 
+def is_ours(group=None):
+    from torch import distributed
+
+    # PyTorch says so to who is no member.
+    return group is not distributed.GroupMember.NON_GROUP_MEMBER and distributed.get_backend.__wrapped__(group) == BACKEND
+
+
 def are_there():
     return _others is not None
 

@@ -4,7 +4,6 @@ import torch.distributed as distributed
 import torch.distributed.distributed_c10d as c10d
 
 from . import meetings
-from .distributed import is_ours
 from .guard import instead
 
 
@@ -38,7 +37,7 @@ def _told(what, group, source, mine):
 def _follow_groups():
     @instead("broadcast_object_list", distributed, c10d)
     def broadcast(object_list, src=None, group=None, *arguments, group_src=None, **more):
-        if not is_ours(group):
+        if not meetings.is_ours(group):
             return broadcast.__wrapped__(object_list, src, group, *arguments, **more, **_where_given(group_src=group_src))
         source, rank = _among(group, src, group_src) or 0, distributed.get_rank()
         if meetings.are_there():
@@ -49,7 +48,7 @@ def _follow_groups():
 
     @instead("scatter_object_list", distributed, c10d)
     def scatter(scatter_object_output_list, scatter_object_input_list=None, src=None, group=None, group_src=None):
-        if not is_ours(group):
+        if not meetings.is_ours(group):
             return scatter.__wrapped__(scatter_object_output_list, scatter_object_input_list, src, group, **_where_given(group_src=group_src))
         source, rank = _among(group, src, group_src) or 0, distributed.get_rank()
         if meetings.are_there():
@@ -62,14 +61,14 @@ def _follow_groups():
 
     @instead("all_gather_object", distributed, c10d)
     def gather_all(object_list, obj, group=None):
-        if not meetings.are_there() or not is_ours(group):
+        if not meetings.are_there() or not meetings.is_ours(group):
             return gather_all.__wrapped__(object_list, obj, group)
         given = _exchanged(group, (obj,), _ranks_of(group))
         object_list[:] = [given.get(rank, obj) for rank in _ranks_of(group)]
 
     @instead("gather_object", distributed, c10d)
     def gather(obj, object_gather_list=None, dst=None, group=None, group_dst=None):
-        if not meetings.are_there() or not is_ours(group):
+        if not meetings.are_there() or not meetings.is_ours(group):
             return gather.__wrapped__(obj, object_gather_list, dst, group, **_where_given(group_dst=group_dst))
         is_target = distributed.get_rank() == (_among(group, dst, group_dst) or 0)
         given = _exchanged(group, (obj,), _ranks_of(group) if is_target else [])
@@ -80,7 +79,7 @@ def _follow_groups():
 def _follow_pairs():
     @instead("send_object_list", distributed, c10d)
     def send(object_list, dst=None, group=None, device=None, group_dst=None, **more):
-        if not is_ours(group):
+        if not meetings.is_ours(group):
             return send.__wrapped__(object_list, dst, group, device, **_where_given(group_dst=group_dst), **more)
         rank, target = distributed.get_rank(), _among(group, dst, group_dst)
         if meetings.are_there():
@@ -98,7 +97,7 @@ def _follow_pairs():
 
     @instead("recv_object_list", distributed, c10d)
     def receive(object_list, src=None, group=None, device=None, group_src=None, **more):
-        if not is_ours(group):
+        if not meetings.is_ours(group):
             return receive.__wrapped__(object_list, src, group, device, **_where_given(group_src=group_src), **more)
         rank = distributed.get_rank()
         source = _among(group, src, group_src)
