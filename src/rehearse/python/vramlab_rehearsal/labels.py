@@ -139,6 +139,7 @@ def is_inside():
 def _see_root(root):
     """The outermost module of a forward pass: what lives in it is known by its path from there."""
     _roots.add(root)
+    _here.__dict__.setdefault("roots", weakref.WeakSet()).add(root)
     kind = _title(root)
     for path, module in root.named_modules():
         if module not in _names:
@@ -381,8 +382,9 @@ def state(optimizer):
             for value in itertools.chain(values.values(), *lists):
                 if isinstance(value, torch.Tensor):
                     _label(value, STATE, name)
-    # Gradients that it has not taken: zero_grad may drop them before a step of theirs comes. Where each parameter has an optimizer nothing is left.
-    for parameter in parameters_with_gradients(list(_roots) if len(_optimizers) < 8 else ()):
+    # Gradients that it has not taken: zero_grad may drop them before a step of theirs comes. Where each parameter has an optimizer nothing is left, and
+    # those of another thread's models are written by its backward pass as they are read.
+    for parameter in parameters_with_gradients(list(getattr(_here, "roots", ())) if len(_optimizers) < 8 else ()):
         _label(parameter.grad, GRADIENT, _parameters.get(parameter, ""))
     _tell()
 
