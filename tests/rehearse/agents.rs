@@ -1,14 +1,11 @@
 //! What programs read: the schema of answers, held against answers of every command; the badge; and the tools of `vramlab mcp`, as a client calls them.
 
+use super::scene::vramlab;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-
-fn vramlab() -> Command {
-    crate::scene::vramlab()
-}
+use std::process::Stdio;
 
 fn capture(name: &str) -> PathBuf {
     common::root().join(format!("tests/rehearse/captures/{name}.cap"))

@@ -300,6 +300,16 @@ fn a_pull_request_that_grows_is_caught_by_the_action_and_by_pytest() {
 
 #[test]
 fn the_cases_of_a_project_are_held_against_their_base() {
+    are_held_against_their_base(false);
+}
+
+#[test]
+#[ignore = "long"]
+fn the_cases_of_a_project_are_the_same_in_processes_of_their_own() {
+    are_held_against_their_base(true);
+}
+
+fn are_held_against_their_base(also_in_processes: bool) {
     let scene = tempfile::tempdir().unwrap();
     let clone = scene.path().join("clone");
     fs::create_dir(&clone).unwrap();
@@ -358,6 +368,12 @@ fn the_cases_of_a_project_are_held_against_their_base() {
     assert!(comment.starts_with("<!-- vramlab ci -->\n") && comment.contains("**64.0 MiB → 96.0 MiB (+50.0 %)**"), "{comment}");
     assert_eq!(fs::read_to_string(scene.path().join("summary")).unwrap(), comment);
     assert!(scene.path().join("out/head-grows-t4.cap").is_file());
+    if also_in_processes {
+        let mut each = Command::new(crate::scene::VRAMLAB);
+        each.env("VRAMLAB_ZYGOTES", "");
+        ci_by(each, &["--json", "../alone.json"]);
+        assert_eq!(rows, read(&scene.path().join("alone.json")));
+    }
     // One case by itself; what it may grow by is the project's to say.
     write("vramlab.toml", &format!("[tolerance]\nallocated = \"60%\"\nreserved = \"60%\"\nneeds = \"60%\"\n{}", case("grows")));
     assert_eq!(ci(&["grows"]).status.code(), Some(0));

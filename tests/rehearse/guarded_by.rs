@@ -51,7 +51,7 @@ fn seen(folder: &Path) -> BTreeMap<String, (u64, i64, i64, Vec<u8>)> {
 /// `VRAMLAB_KILLS` says how often; the moments come of a sequence that is the same each time.
 #[test]
 fn a_rehearsal_that_is_killed_at_any_moment_leaves_nothing() {
-    let kills: u64 = std::env::var("VRAMLAB_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(3);
+    let kills: u64 = std::env::var("VRAMLAB_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(6);
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let temporary = folder.path().join("tmp");
     fs::create_dir(&temporary).unwrap();

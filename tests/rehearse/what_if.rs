@@ -1217,7 +1217,14 @@ fn techniques_are_tried_on_ranks_and_not_on_their_launcher() {
     let scene = Scene::new(RANKS);
     let json = scene.path("answer.json");
     let output = Command::new(VRAMLAB)
-        .args(["rehearse", "--gpu", "a100-40g", "--what-if", "--only", "checkpoint-every,8-bit-torchao+in-place"])
+        .args([
+            "rehearse",
+            "--gpu",
+            "a100-40g",
+            "--what-if",
+            "--only",
+            "checkpoint-every,autocast-bf16,fused,8-bit-torchao+in-place",
+        ])
         .args(["--json", json.to_str().unwrap(), "--"])
         .arg(common::python())
         .args(["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29500"])
@@ -1226,8 +1233,10 @@ fn techniques_are_tried_on_ranks_and_not_on_their_launcher() {
         .unwrap();
     let rows: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
     let needs = |names: &[&str]| row(&rows, names)["needs_at_least"].as_i64().unwrap_or_else(|| panic!("{}", said(&output)));
-    // Activations of six blocks, of which one is there at a time.
+    // Activations of six blocks, of which one is there at a time; and their halves.
     assert!(needs(&["checkpoint-every"]) < needs(&[]) - (100 << 20), "{}", said(&output));
+    assert!(needs(&["autocast-bf16"]) < needs(&[]), "{}", said(&output));
+    assert!(needs(&["fused"]) <= needs(&[]), "{}", said(&output));
     let why = row(&rows, &["8-bit-torchao", "in-place"])["reason"].as_str().unwrap_or_default();
     assert!(!why.contains("runs no module") && !why.contains("address already in use"), "{why}");
 }

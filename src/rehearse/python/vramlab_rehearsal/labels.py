@@ -382,11 +382,15 @@ def state(optimizer):
             for value in itertools.chain(values.values(), *lists):
                 if isinstance(value, torch.Tensor):
                     _label(value, STATE, name)
-    # Gradients that it has not taken: zero_grad may drop them before a step of theirs comes. Where each parameter has an optimizer nothing is left, and
-    # those of another thread's models are written by its backward pass as they are read.
+    _label_untaken_gradients()
+    _tell()
+
+
+def _label_untaken_gradients():
+    """After a step those that it has not taken: zero_grad may drop them before a step of theirs comes. Of this thread's models, since another's backward
+    pass writes its own as they are read; and of few optimizers, since none is left where each parameter has one."""
     for parameter in parameters_with_gradients(list(getattr(_here, "roots", ())) if len(_optimizers) < 8 else ()):
         _label(parameter.grad, GRADIENT, _parameters.get(parameter, ""))
-    _tell()
 
 
 def unfinished_histories():

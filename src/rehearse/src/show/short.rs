@@ -171,7 +171,7 @@ fn speed(reply: &Reply, answer: &Answer) -> Vec<String> {
     fitted(&text, 2).into_iter().map(|line| line.trim_start().to_string()).chain(waits).chain(moved).collect()
 }
 
-/// Files by their names alone, without a function where that is none.
+/// Files by their names alone; code of no function is said without one.
 fn without_folders(text: &str) -> String {
     let word = |word: &str| match word.rfind('/') {
         Some(last) if word.contains(".py") => {
