@@ -341,7 +341,12 @@ def label_variable(tensors, name, file, function):
 
 def gradients_have_graphs():
     """Whether a backward pass made a graph of the gradients, which holds what went into them, and is held by them."""
-    return any(parameter.grad.grad_fn is not None for parameter in parameters_with_gradients(list(_roots)))
+    return any(parameter.grad.grad_fn is not None for parameter in parameters_with_gradients(own_roots()))
+
+
+def own_roots():
+    """Models that this thread went through first: another's backward pass writes its gradients as they are read."""
+    return list(getattr(_here, "roots", ()))
 
 
 def training_roots():
@@ -387,9 +392,9 @@ def state(optimizer):
 
 
 def _label_untaken_gradients():
-    """After a step those that it has not taken: zero_grad may drop them before a step of theirs comes. Of this thread's models, since another's backward
-    pass writes its own as they are read; and of few optimizers, since none is left where each parameter has one."""
-    for parameter in parameters_with_gradients(list(getattr(_here, "roots", ())) if len(_optimizers) < 8 else ()):
+    """After a step those that it has not taken: zero_grad may drop them before a step of theirs comes. None is left where each parameter has an
+    optimizer of its own, as those have that step in the backward pass."""
+    for parameter in parameters_with_gradients(own_roots() if len(_optimizers) < 8 else ()):
         _label(parameter.grad, GRADIENT, _parameters.get(parameter, ""))
 
 

@@ -29,8 +29,8 @@ _CONTAINERS = (list, tuple, set, dict, collections.deque)
 
 _passes = 0
 _length = 0
-# Of the last passes, how many operators autograd had recorded when each began.
-_sequences = collections.deque(maxlen=64)
+# Of the last passes, how many operators autograd had recorded when each began, and which step that was.
+_sequences, _steps = collections.deque(maxlen=64), collections.deque(maxlen=64)
 # Samples and tokens of each.
 _sizes = []
 _caches = []
@@ -137,6 +137,7 @@ def _begins(root, arguments, named):
     device.library.vl_begin_pass(phase, flags, labels.number_of(root))
     _passes += 1
     _sequences.append(torch._C._autograd._get_sequence_nr())
+    _steps.append(reach.step)
     if _passes <= MOST_PASSES:
         _sizes.append(tuple(each // _beams for each in size))
     _label_caches()
@@ -296,10 +297,10 @@ def look_at_variables():
             is_stage = any(each.__name__ == "_PipelineStageBase" for each in type(value).__mro__)
             labels.label_variable(labelled, f"{name} (PipelineStage)" if is_stage else name, *where)
         if how:
-            _retainers.setdefault(id(value), (name, how, *where))
+            _retainers.setdefault(id(value), (name, how, all(each.numel() == 1 for each in tensors), *where))
     own = next(_own_frames(), None) if labels.gradients_have_graphs() else None
     if own is not None:
-        _retainers["create_graph"] = ("backward(create_graph=True)", ("create_graph", 0, True), own.f_code.co_filename, own.f_code.co_name)
+        _retainers["create_graph"] = ("backward(create_graph=True)", ("create_graph", 0, True), False, own.f_code.co_filename, own.f_code.co_name)
 
 
 @guarded("what a backward pass does not need")
@@ -369,7 +370,8 @@ def _is_own_object(value):
 
 
 def _retains(value, tensors, which):
-    """How a variable holds tensors of several passes: the container's type, or "sum" of what was added; of how many; whether with their graphs."""
+    """How a variable holds tensors of several passes: the container's type, "sum" of what was added, or "graph"; of how many; whether with their
+    graphs."""
     if issubclass(type(value), _CONTAINERS):
         with_graphs = sum(1 for each in tensors if each.grad_fn is not None)
         count = with_graphs if with_graphs > 1 else len(tensors)
@@ -386,26 +388,27 @@ def _retains(value, tensors, which):
         return "sum", len(of_passes), True
     if any(each is value for each in _given):
         _fed_back.add(which)
-    count = _passes_of_graph(first) if which in _fed_back else 0
-    return ("graph", count, True) if count >= _CHAIN else None
+    of_passes = _passes_of_graph(first)
+    is_of_steps = len({_steps[each - 1] for each in of_passes if each}) >= _STEPS
+    return ("graph", len(of_passes), True) if is_of_steps or which in _fed_back and len(of_passes) >= _CHAIN else None
 
 
-# A graph of so many passes is fed back into: models that follow one another are fewer.
-_CHAIN = 5
+# A graph of so many passes is fed back into: models that follow one another are fewer. And one of so many steps goes on, as a running mean does.
+_CHAIN, _STEPS = 5, 3
 
 
 def _passes_of_graph(node):
-    """Of how many of the last passes the graph of a tensor has nodes."""
-    of_passes, seen, waiting = set(), set(), [node] if node is not None else []
+    """Those of the last passes that the graph of a tensor has nodes of, the nearest nodes first."""
+    of_passes, seen, waiting = set(), set(), collections.deque([node] if node is not None else [])
     while waiting and len(seen) < 1000:
-        node = waiting.pop()
+        node = waiting.popleft()
         inner = [of for of, _ in node.next_functions if of is not None and of not in seen]
         seen.update(inner)
         waiting.extend(inner)
         # What accumulates gradients is of no pass.
         if node.next_functions:
             of_passes.add(bisect.bisect(_sequences, node._sequence_nr()))
-    return len(of_passes)
+    return of_passes
 
 
 def _is_refilled(which, tensors):
@@ -427,5 +430,5 @@ def tell():
     held, name, where = _pins
     if held >= LEAST_PINNED:
         note(note=f"of the host's pinned memory {held / 2**30:.1f} GiB are in {name} ({', '.join(where)})")
-    for name, (holder, count, with_graphs), file, function in _retainers.values():
-        note(keeps=name, holder=holder, count=count, with_graphs=with_graphs, file=file, function=function)
+    for name, (holder, count, with_graphs), numbers, file, function in _retainers.values():
+        note(keeps=name, holder=holder, count=count, with_graphs=with_graphs, numbers=numbers, file=file, function=function)

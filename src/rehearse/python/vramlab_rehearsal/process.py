@@ -112,13 +112,14 @@ def stop(after, passes_made=0, why=None):
         if not is_task or pools.is_last:
             device.hold()
         _label_everything()
+        if device.library is not None and not _told:
+            passes.look_at_variables()
         if not is_task:
             device.ended(2 if settings.counts else 1)
         note(host=hosting.measured())
         if device.library is not None and not _told:
             reach.tell()
             loading.tell()
-            passes.look_at_variables()
             passes.tell()
             clock.tell()
         if not _told:

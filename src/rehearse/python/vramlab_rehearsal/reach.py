@@ -129,14 +129,14 @@ def _enters(root, arguments, named):
         _see(torch, (type(root).__name__, name), value)
     # Not a loss, which has no parameters.
     if model != id(None):
-        _count(torch, model, named)
+        _count(torch, model, root.training, named)
 
 
 def is_generating(frame):
     return any(each.f_code.co_name == "generate" for each, _ in traceback.walk_stack(frame))
 
 
-def _count(torch, model, named):
+def _count(torch, model, is_training, named):
     """Samples are the rows of the first input that has some; tokens its elements, where they are whole numbers in rows."""
     global _batches_of
     if step > MOST_BATCHES:
@@ -145,9 +145,11 @@ def _count(torch, model, named):
     if _batches_of != step:
         _batches_of = step
         _batches[step] = {}
-    size, before = size_of(torch, named.values()), _forward.get(model, (0, 0))
+    size, before = size_of(torch, named.values()), _forward.get(model, (False, 0, 0))
     if size[0]:
-        _forward[model] = (before[0] + size[0], before[1] + size[1]) if _is_pipeline else max(before, size)
+        # An evaluation that keeps its graphs has samples of no step.
+        sum_of = is_training, before[1] + size[0], before[2] + size[1]
+        _forward[model] = sum_of if _is_pipeline else max(before, (is_training, *size))
 
 
 _is_pipeline = False
@@ -172,10 +174,10 @@ def goes_backward(is_in_step):
     _last.clear()
     if not is_in_step:
         step_begins()
-    for model, size in _forward.items():
+    for model, (_, *size) in _forward.items():
         before, known = _batches.get(step, {}).get(model, (0, 0)), _evaluated.get(model, (0, 0))
         if is_in_step:
-            size = _evaluated[model] = max(known, size)
+            size = _evaluated[model] = max(known, tuple(size))
         _batches.setdefault(step, {})[model] = before[0] + size[0] - known[0], before[1] + size[1] - known[1]
     _forward.clear()
 

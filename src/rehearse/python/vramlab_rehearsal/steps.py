@@ -289,7 +289,7 @@ class _Steps:
         self.backwards += 1
         if not self.counts:
             # A model in evaluation whose gradients are looked at, as for a map of what it sees, is not trained.
-            gradients = labels.parameters_with_gradients(labels.training_roots())
+            gradients = labels.parameters_with_gradients(root for root in labels.own_roots() if root.training)
             self.witness = next(((weakref.ref(each), each.grad._version) for each in gradients), None)
 
     @guarded("the replay of a CUDA graph")

@@ -132,13 +132,7 @@ pub struct Leftover {
     /// Whether it is a copy of weights, or of an optimizer's state.
     #[serde(skip)]
     pub is_copy: bool,
-    /// Whether what that holds is a single number, as a loss is.
-    #[serde(skip)]
-    pub is_number: bool,
 }
-
-/// Bytes of the largest number of PyTorch's.
-const LARGEST_NUMBER: i64 = 16;
 
 /// The lines of which most is left, where it is at least a hundredth of the peak.
 pub fn leftovers(facts: &Facts) -> Vec<Leftover> {
@@ -170,22 +164,20 @@ pub fn leftovers(facts: &Facts) -> Vec<Leftover> {
         comes_and_goes && !is_of_a_graph && events[block.made()].phase != Phase::Load && outlives(block)
     };
     let total = facts.bytes_at_peak(|_| true);
+    // By line the variable that keeps what was made there with its graph, and with that what was made for it.
+    let keeps_graphs = |number: &u32| {
+        let variable = trace.variables.get(number);
+        variable.is_some_and(|variable| trace.keepers.iter().any(|of| of.with_graphs && of.name == variable.name))
+    };
+    let kept = facts.live(moment).filter(|block| keeps_graphs(&block.variable));
+    let keepers: HashMap<String, u32> = kept.filter_map(|block| Some((facts.own_line(block)?, block.variable))).collect();
     let left = |(name, blocks): (String, Vec<&MemoryBlock>)| {
         let bytes = blocks.iter().map(|block| block.rounded).sum();
-        let has_graphs = |number: &u32| {
-            trace
-                .variables
-                .get(number)
-                .is_some_and(|variable| trace.keepers.iter().any(|of| of.with_graphs && of.name == variable.name))
-        };
-        let of_graphs = || blocks.iter().map(|block| block.variable).find(has_graphs);
-        let number = holder(blocks.iter().copied(), bytes).or_else(of_graphs);
+        let number = holder(blocks.iter().copied(), bytes).or_else(|| keepers.get(&name).copied());
         let variable = number.and_then(|number| trace.variables.get(&number));
         let is_copy = blocks.iter().any(|block| block.category == Category::WeightCopies);
         let made = LiveBytes { name, bytes, blocks: blocks.len(), source: None };
-        let is_number =
-            blocks.iter().find(|block| Some(block.variable) == number).is_some_and(|block| block.bytes <= LARGEST_NUMBER);
-        Leftover { made, variable: variable.map(|variable| variable.name.clone()), is_copy, is_number }
+        Leftover { made, variable: variable.map(|variable| variable.name.clone()), is_copy }
     };
     let by_line = grouped(facts.live(moment).filter(is_left).filter_map(|block| Some((facts.own_line(block)?, block))));
     let mut found: Vec<Leftover> = by_line.into_iter().map(left).filter(|line| line.made.bytes * 100 >= total).collect();

@@ -45,6 +45,9 @@ pub struct Retainer {
     pub count: u32,
     /// Whether it holds what backward passes would need, of which its own tensors are the least.
     pub with_graphs: bool,
+    /// Whether its tensors are single numbers, as losses are.
+    #[serde(default)]
+    pub numbers: bool,
     pub file: String,
     pub function: String,
 }
@@ -57,13 +60,10 @@ impl Retainer {
             holder: String::new(),
             count: 0,
             with_graphs: false,
+            numbers: false,
             file,
             function: on_one_line(function),
         }
-    }
-
-    pub fn is_sum(&self) -> bool {
-        self.holder == "sum"
     }
 }
 

@@ -4,6 +4,7 @@ use super::growth::{Growth, growth_at};
 use super::{Finding, FindingKind};
 use crate::answer::Leftover;
 use crate::capture::plain::on_one_line;
+use crate::capture::process::Retainer;
 
 const ROWS: usize = 6;
 /// Of what a variable is called that holds a stage of a pipeline, as passes.py does.
@@ -28,35 +29,41 @@ fn leftover(left: &Leftover, growth: Option<&Growth>) -> String {
     }
 }
 
-/// What ends the growth, by the first variable that keeps some of it.
+/// What ends the growth, by the variable that keeps most of it.
 pub fn cure(leftovers: &[Leftover], growth: Option<&Growth>) -> Option<String> {
-    let is_kept =
-        |left: &&Leftover| growth.is_some_and(|growth| growth.kept_by.iter().any(|of| left.variable.as_ref() == Some(&of.name)));
-    let left = leftovers.iter().find(is_kept)?;
-    Some(format!("`{}` keeps it: {}.", on_one_line(left.variable.as_ref()?), remedy(left, growth)?))
+    let keepers = &growth?.kept_by;
+    let named = leftovers.iter().find_map(|left| keepers.iter().find(|keeper| left.variable.as_ref() == Some(&keeper.name)));
+    let keeper = named.or_else(|| keepers.iter().find(|keeper| keeper.with_graphs)).or(keepers.first())?;
+    Some(format!("`{}` keeps it: {}.", on_one_line(&keeper.name), of_keeper(keeper)?))
 }
 
 /// What frees it, by what the script does with the variable that holds it.
 fn remedy(left: &Leftover, growth: Option<&Growth>) -> Option<String> {
-    let on_host = "keep this copy of weights or state on the host (.cpu())";
-    let Some(variable) = &left.variable else { return left.is_copy.then(|| on_host.to_string()) };
+    let on_host = || Some("keep this copy of weights or state on the host (.cpu())".to_string());
+    let Some(variable) = &left.variable else { return on_host().filter(|_| left.is_copy) };
+    let name = on_one_line(variable);
     let mut keepers = growth.iter().flat_map(|growth| &growth.kept_by);
-    let (name, keeper) = (on_one_line(variable), keepers.find(|keeper| keeper.name == *variable));
-    let is_chain = keeper.is_some_and(|keeper| keeper.holder == "graph");
-    let remedy = match keeper.map(|keeper| (keeper.with_graphs, keeper.is_sum())) {
-        _ if is_chain => format!("{name}.detach() before it is fed back ends its graph there"),
-        Some((true, true)) if left.is_number => {
-            "add loss.item() to it, or loss.detach(), in place of the loss with its graph".to_string()
+    match keepers.find(|keeper| keeper.name == *variable) {
+        Some(keeper) => of_keeper(keeper),
+        None if left.is_copy => on_host(),
+        None if name.ends_with(STAGE) => Some("schedule.step(..., return_outputs=False) keeps none of its outputs".to_string()),
+        None => Some(format!("del {name} after its last use")),
+    }
+}
+
+/// What a variable that keeps tensors of several rounds is to keep instead.
+fn of_keeper(keeper: &Retainer) -> Option<String> {
+    let instead = match (keeper.holder.as_str(), keeper.with_graphs, keeper.numbers) {
+        // Its row says what to do.
+        ("create_graph", ..) => return None,
+        (_, false, _) => return Some("move what it keeps to the host (.cpu()), or keep less".to_string()),
+        ("graph", _, false) => {
+            return Some(format!("{}.detach() before it is fed back ends its graph there", on_one_line(&keeper.name)));
         }
-        Some((true, true)) => "add .detach() of what is added to it, in place of tensors with their graphs".to_string(),
-        Some((true, false)) if left.is_number => {
-            "put .item() or .detach() of them into it, in place of tensors with their graphs".to_string()
-        }
-        Some((true, false)) => "put .detach().cpu() of them into it, in place of tensors with their graphs".to_string(),
-        Some((false, _)) => "move what it keeps to the host (.cpu()), or keep less".to_string(),
-        None if left.is_copy => on_host.to_string(),
-        None if name.ends_with(STAGE) => "schedule.step(..., return_outputs=False) keeps none of its outputs".to_string(),
-        None => format!("del {name} after its last use"),
+        ("sum", _, false) => "add .detach() of what is added to it",
+        ("sum" | "graph", _, true) => "add loss.item() to it, or loss.detach()",
+        (.., true) => "put .item() or .detach() of them into it",
+        (.., false) => "put .detach().cpu() of them into it",
     };
-    Some(remedy)
+    Some(format!("{instead}, in place of tensors with their graphs"))
 }
