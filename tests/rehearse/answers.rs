@@ -1,6 +1,7 @@
 //! Rehearsals in which something goes wrong around the script: full disks, odd names, closed outputs, time-outs, memory that ran out and was
 //! caught. An answer is right, or it says that it is none.
 
+use crate::captures::shown;
 use crate::scene::{Scene, VRAMLAB, error};
 use serde_json::Value;
 use std::io::Read;
@@ -337,55 +338,24 @@ fn a_limit_of_splits_that_fights_expandable_segments_is_seen() {
     assert!(said.contains("With PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True alone it would reserve"), "{said}");
 }
 
-/// What is evaluated and saved after the steps that a rehearsal sees, and batches of two lengths; a teacher is asked in every step.
-const LATER: &str = "
-import torch
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.up = torch.nn.Linear(256, 256)
-    def forward(self, ids, mask=None):
-        return torch.utils.checkpoint.checkpoint(self.up, ids, use_reentrant=False)
-def evaluate(model, loader):
-    model.eval()
-    with torch.no_grad():
-        for x in loader: model(x.cuda())
-teacher = Net().cuda()
-teacher.eval()
-model = Net().cuda()
-optimizer = torch.optim.AdamW(model.parameters())
-val_loader = torch.utils.data.DataLoader(torch.randn(64, 256), batch_size=32)
-if EARLY: evaluate(model, val_loader)
-for step in range(4):
-    length = 10 + 7 * (step % 2)
-    x = torch.randn(8, length, 256, device='cuda')
-    with torch.no_grad(): teacher(x)
-    model(x, mask=torch.ones(8, length, device='cuda')).sum().backward()
-    optimizer.step()
-evaluate(model, val_loader)
-torch.save(model.state_dict(), '/dev/null')
-";
-
 #[test]
 fn what_the_steps_do_not_reach_is_named_and_so_are_sizes_that_differ() {
-    let seen = |early: &str, flags: &[&str]| {
-        let scene = Scene::new(&LATER.replace("EARLY", early));
-        let (output, answer) = scene.run(flags);
-        assert_eq!(output.status.code(), Some(0), "{}", error(&output));
+    let seen = |name: &str| {
+        let (said, answer) = shown(name);
         let rows = answer["processes"][0]["unreached"].as_array().unwrap();
         let rows = rows
             .iter()
             .map(|row| format!("{} {} {}", row["unreached"].as_str().unwrap(), row["what"].as_str().unwrap(), row["line"]));
-        (rows.collect::<Vec<String>>(), answer["processes"][0]["varied"].clone(), error(&output))
+        (rows.collect::<Vec<String>>(), answer["processes"][0]["varied"].clone(), said)
     };
-    let (rows, varied, said) = seen("False", &[]);
+    let (rows, varied, said) = seen("later");
     assert_eq!(
         rows,
-        ["evaluation nothing was read from the DataLoader val_loader 0", "evaluation model.eval() 10", "saving torch.save(...) 26"],
+        ["evaluation nothing was read from the DataLoader val_loader 0", "evaluation model.eval() 18", "saving torch.save(...) 39"],
         "{said}"
     );
     assert!(
-        said.contains("Not reached in 3 steps") && said.contains("--steps all") && said.contains("train.py:26  torch.save(...)"),
+        said.contains("Not reached in 3 steps") && said.contains("--steps all") && said.contains("later.py:39  torch.save(...)"),
         "{said}"
     );
     let ids = varied.as_array().unwrap().iter().find(|row| row["varied"] == "ids").unwrap();
@@ -397,29 +367,16 @@ fn what_the_steps_do_not_reach_is_named_and_so_are_sizes_that_differ() {
     assert!(said.contains("mask of Net: 8 x 10 to 8 x 17, the most in step 2"), "{said}");
     assert!(varied.as_array().unwrap().iter().all(|row| row["module"] == "Net"), "checkpointing gives no batches: {varied}");
     // What was reached is not said to be missing, and a run to its end has everything.
-    let (rows, ..) = seen("True", &[]);
-    assert_eq!(rows, ["saving torch.save(...) 26"]);
-    let (rows, varied, _) = seen("False", &["--steps", "all"]);
+    let (rows, ..) = seen("later-early");
+    assert_eq!(rows, ["saving torch.save(...) 39"]);
+    let (rows, varied, _) = seen("later-all");
     assert_eq!((rows.len(), varied), (0, Value::Array(Vec::new())));
 }
 
 #[test]
 fn what_to_try_is_said_where_memory_runs_out_before_there_is_a_gradient() {
-    let scene = Scene::new(
-        "
-import torch
-from torch import nn
-model = nn.Sequential(*[nn.Sequential(nn.Linear(1024, 1024), nn.GELU()) for _ in range(8)]).cuda()
-optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(3):
-    model(torch.randn(1 << 16, 1024, device='cuda')).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-",
-    );
-    let (output, answer) = scene.run(&["--gpu", "2GiB"]);
-    let said = error(&output);
-    assert!(output.status.code() == Some(3) && said.contains("Out of memory in the forward pass of step 1"), "{said}");
+    let (said, answer) = shown("no_gradient");
+    assert!(answer["verdict"] == "does_not_fit" && said.contains("Out of memory in the forward pass of step 1"), "{said}");
     // Nothing by itself makes it fit, as --what-if finds, too.
     let advice = answer["advice"].as_array().unwrap();
     let checkpoint = advice.iter().find(|one| one["technique"].as_str().unwrap().starts_with("checkpoint-"));
@@ -431,36 +388,18 @@ for _ in range(3):
 
 #[test]
 fn what_the_script_has_or_has_nothing_for_is_no_advice() {
-    const LINEAR: &str = "torch.nn.Linear(2048, 2048), torch.nn.ReLU()";
-    const CONVOLUTION: &str = "torch.nn.Conv2d(64, 64, 3, padding=1), torch.nn.ReLU()";
-    let tried = |layers: &str, shape: &str, optimizer: &str, pass: &str| {
-        let scene = Scene::new(&format!(
-            "
-import torch
-model = torch.nn.Sequential(*[torch.nn.Sequential({layers}) for _ in range(4)]).cuda()
-optimizer = torch.optim.{optimizer}(model.parameters(), 0.1)
-for _ in range(3):
-    optimizer.zero_grad()
-    x = torch.randn({shape}, device='cuda')
-    {pass}
-    loss.backward()
-    optimizer.step()
-"
-        ));
-        let (_, answer) = scene.run(&["--gpu", "rtx-4090"]);
+    let advised = |words: &str| {
+        let answer = shown(&format!("layers-{words}")).1;
         let names = answer["advice"].as_array().unwrap().iter().map(|one| one["technique"].as_str().unwrap().to_string());
         names.collect::<Vec<String>>().join(" ")
     };
-    let plain = "loss = model(x).square().mean()";
-    let of_state = |optimizer: &str| tried(LINEAR, "64, 2048", optimizer, plain);
-    let of = |optimizer: &str, words: [&str; 2]| words.map(|word| of_state(optimizer).contains(word));
+    let of = |optimizer: &str, words: [&str; 2]| words.map(|word| advised(&format!("linear-{optimizer}-fp32")).contains(word));
     assert_eq!(of("AdamW", ["offload-optimizer", "lora"]), [true, true]);
     assert_eq!(of("RMSprop", ["offload-optimizer", "lora"]), [true, true]);
     assert_eq!(of("SGD", ["offload-optimizer", "lora"]), [false, true]);
-    let of_images = |pass: &str| tried(CONVOLUTION, "32, 64, 128, 128", "SGD", pass);
-    let images = of_images(plain);
+    let images = advised("images-SGD-fp32");
     assert!(images.starts_with("autocast-bf16 offload-activations") && !images.contains("lora"), "{images}");
-    let images = of_images("with torch.autocast('cuda', torch.bfloat16): loss = model(x).square().mean()");
+    let images = advised("images-SGD-bf16");
     assert!(images.contains("offload-activations") && !images.contains("autocast-bf16"), "{images}");
 }
 

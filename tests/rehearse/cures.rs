@@ -1,5 +1,6 @@
 //! What the short answer says of what fills a card, and that the advice beside it holds.
 
+use super::captures::shown;
 use super::scene::{Scene, error, unwrapped};
 use serde_json::Value;
 
@@ -86,16 +87,8 @@ fn the_second_card_of_a_process_has_its_figure() {
 /// What the card's power leaves of its clock is another share in each pass.
 #[test]
 fn passes_of_several_lengths_take_together_what_each_takes_alone() {
-    let scene = Scene::new(
-        "import sys, torch\nnet = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096) for _ in range(8)]).cuda().half().eval()\n\
-         with torch.inference_mode():\n    for rows in map(int, sys.argv[1:]):\n        \
-         net(torch.randn(rows, 4096, device='cuda', dtype=torch.half))\n",
-    );
-    let takes = |rows: &[&str]| {
-        let answer = scene.ask(&["rehearse", "--gpu", "h100"], rows).1;
-        answer["time"]["total_seconds"].as_f64().unwrap()
-    };
-    let (together, alone) = (takes(&["2048", "16384", "4096"]), ["2048", "16384", "4096"].map(|rows| takes(&[rows])));
+    let takes = |rows: &str| shown(&format!("lengths-{rows}")).1["time"]["total_seconds"].as_f64().unwrap();
+    let (together, alone) = (takes("2048-16384-4096"), ["2048", "16384", "4096"].map(takes));
     let sum: f64 = alone.iter().sum();
     assert!((together / sum - 1.0).abs() < 0.03, "{together} and {alone:?}");
 }
@@ -103,22 +96,17 @@ fn passes_of_several_lengths_take_together_what_each_takes_alone() {
 /// What each backward pass needs is not said to be dropped, and what it does not is.
 #[test]
 fn what_a_variable_keeps_is_told_where_no_graph_needs_it() {
-    let of = |loss: &str, later: &str| {
-        let scene = Scene::new(&format!(
-            "import torch\nnet = torch.nn.Linear(2048, 8192).cuda()\noptimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n\
-             for _ in range(3):\n    x = torch.randn(4096, 2048, device='cuda')\n    y = net(x)\n    {loss}.backward()\n    {later}\n    \
-             optimizer.step(); optimizer.zero_grad()\n"
-        ));
-        let (output, answer) = scene.run(&["--gpu", "8GiB"]);
+    let of = |name: &str| {
+        let (said, answer) = shown(name);
         let names = answer["processes"][0]["leftovers"].as_array().unwrap().iter().map(|left| left["variable"].clone());
-        (names.collect::<Vec<Value>>(), error(&output))
+        (names.collect::<Vec<Value>>(), said)
     };
-    let (names, said) = of("y.square().mean()", "pass");
+    let (names, said) = of("output-needed");
     assert!(names.is_empty(), "{said}");
-    let (names, said) = of("y.exp().mean()", "pass");
+    let (names, said) = of("output-unneeded");
     assert_eq!(names, ["y"], "{said}");
     // The peak is after the backward pass, which needed it.
-    let (names, said) = of("y.square().mean()", "z = torch.empty(1 << 28, device='cuda'); del z");
+    let (names, said) = of("output-later");
     assert_eq!(names, ["y"], "{said}");
 }
 
@@ -136,13 +124,8 @@ fn what_a_limit_leaves_is_not_cached() {
 /// A pool that is sized by free memory beside a model that is given no tokens.
 #[test]
 fn a_pool_beside_a_model_of_images_is_no_cache_of_keys_and_values() {
-    let scene = Scene::new(
-        "import torch\nnet = torch.nn.Conv2d(3, 8, 3).cuda().eval()\nfree, _ = torch.cuda.mem_get_info()\n\
-         pool = torch.empty(free * 9 // 10, dtype=torch.uint8, device='cuda')\nwith torch.inference_mode():\n    \
-         for _ in range(3): net(torch.randn(4, 3, 64, 64, device='cuda'))\n",
-    );
-    let (output, answer) = scene.run(&["--gpu", "8GiB"]);
-    assert!(answer["serves"].is_null() && answer["verdict"] == "fits", "{}", error(&output));
+    let (said, answer) = shown("image_pool");
+    assert!(answer["serves"].is_null() && answer["verdict"] == "fits", "{said}");
     assert!(part(&answer, "sized_by_free") > 6 << 30 && part(&answer, "kv_cache") == 0, "{}", answer["account"]);
     assert!(answer["needs_at_least"].as_i64().unwrap() < 2 << 30, "{answer}");
 }
@@ -169,14 +152,10 @@ fn pools_of_the_script_and_threads_that_train_are_no_fault() {
 /// Inference without an end, whose state is fed back with its graph.
 #[test]
 fn what_endless_inference_feeds_back_is_named() {
-    let scene = Scene::new(
-        "import torch\ncell = torch.nn.GRU(100, 100).cuda()\nstate = torch.randn(1, 1, 100, device='cuda')\nwhile True:\n    \
-         out, state = cell(state, state)\n",
-    );
-    let (output, answer) = scene.run(&["--gpu", "8GiB"]);
+    let (said, answer) = shown("endless");
     let growth = &answer["processes"][0]["growth"];
     assert!(growth["bytes_per_round"] == 4096 && growth["kept_by"][0]["keeps"] == "state", "{growth}");
-    let told = unwrapped(&error(&output));
+    let told = unwrapped(&said);
     assert!(told.contains("state.detach() before it is fed back") && !told.contains("`out`"), "{told}");
     // A workspace is nothing that a backward pass would need.
     assert!(answer["processes"][0]["needless_graphs"]["bytes_at_peak"].as_i64().unwrap() < 1 << 20, "{answer}");

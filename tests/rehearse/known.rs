@@ -1,6 +1,7 @@
 //! What a rehearsal does not know it says: values that nobody computed and decide, phases that its steps did not reach, and what the
 //! host gives.
 
+use super::captures::shown;
 use super::scene::{Scene, error, said, unwrapped};
 use serde_json::Value;
 
@@ -133,51 +134,9 @@ for _ in range(5):
     assert!(said.contains("3 steps seen.") && !said.contains("evaluation"), "{said}");
 }
 
-/// A validation of its own without `eval`, unfreezing, a larger batch and a copy, all after the third step; and a step of each kind that was reached.
-const LATER: &str = "
-import copy, torch
-from torch import save as keep
-def forward_only(model):
-    model.train(False)
-    with torch.no_grad():
-        model(torch.randn(4, 64, device='cuda'))
-    model.train()
-class Settings: pass
-settings = Settings()
-settings.every = 100
-model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)).cuda()
-for p in model[0].parameters(): p.requires_grad = False
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for epoch in range(2):
-    for i in range(20):
-        if i % 2 == 1: seen = model(torch.randn(2, 64, device='cuda'))
-        if i == 10:
-            for p in model.parameters(): p.requires_grad = True
-        if i % settings.every == settings.every - 1: forward_only(model)
-        if i % 10 == 0: print('step', i)
-        model(torch.randn(8 * (1 if i < 10 else 20), 64, device='cuda')).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    wait_for_everyone(); time.sleep(2); json.loads(open('settings').read()); best = copy.deepcopy(model.state_dict())
-keep(model, '/dev/null')
-EvalPrediction(best)
-";
-
-const GOES: &str = "
-import torch
-model = torch.nn.Linear(64, 64).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-def go(n):
-    model(torch.randn(n, 64, device='cuda')).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-";
-
 #[test]
 fn branches_and_code_after_loops_are_told() {
-    let scene = Scene::new(LATER);
-    let (output, answer) = scene.run(&[]);
-    let said = error(&output);
+    let (said, answer) = shown("branches");
     let rows = answer["processes"][0]["unreached"].as_array().unwrap();
     let told: Vec<String> = rows
         .iter()
@@ -186,34 +145,32 @@ fn branches_and_code_after_loops_are_told() {
     assert_eq!(
         told,
         [
-            "evaluation 5 model.train(...)",
-            "evaluation 6 with torch.no_grad()",
-            "saving 26 keep(...)",
-            "later 18 if i == 10: for p in model.parameters():",
-            "later 20 if i % settings.every == settings.every - 1: forward_only(model)",
-            "later 22 1 if i < 10 else 20",
-            "later 25 best = copy.deepcopy(model.state_dict())",
+            "evaluation 8 model.train(...)",
+            "evaluation 9 with torch.no_grad()",
+            "saving 42 keep(...)",
+            "later 28 if i == 10: for p in model.parameters():",
+            "later 31 if i % settings.every == settings.every - 1: forward_only(model)",
+            "later 35 1 if i < 10 else 20",
+            "later 41 best = copy.deepcopy(model.state_dict())",
         ],
         "{said}"
     );
     // What a list has further on: by an index, and one after the other; and lists that have no more.
-    for (lines, told) in [
-        ("sizes = [8, 8, 8, 8, 64]\nfor i in range(5): go(sizes[i])", "sizes[i]: further on, 64 where it was 8 at most"),
-        (
-            "texts = ['ab'] * 8 + ['abcd']\nfor i in range(0, 9, 2): go(max(map(len, texts[i:i + 2])))",
-            "texts[i:i + 2]: further on, 4 where it was 2 at most",
-        ),
-        ("sizes = [4, 5, 6, 70]\nfor n in sizes: go(n)", "for n in sizes: further on, 70 where it was 6 at most"),
-        ("sizes = [64, 8, 8, 8, 8]\nfor i in range(5): go(sizes[i])", ""),
-        ("sizes = [9, 8, 7, 6]\nfor n in sizes: go(n)", ""),
+    for (words, told) in [
+        ("index-larger", "sizes[i]: further on, 64 where it was 8 at most"),
+        ("texts", "texts[i:i + 2]: further on, 4 where it was 2 at most"),
+        ("each-larger", "for n in sizes: further on, 70 where it was 6 at most"),
+        ("index", ""),
+        ("each", ""),
     ] {
-        let (_, answer) = Scene::new(&format!("{GOES}{lines}\n")).run(&[]);
+        let (said, answer) = shown(&format!("sizes_of_steps-{words}"));
         let rows = answer["processes"][0]["unreached"].as_array().unwrap();
         let what: Vec<&str> = rows.iter().map(|row| row["what"].as_str().unwrap()).collect();
-        assert_eq!(what, if told.is_empty() { vec![] } else { vec![told] }, "{lines}");
+        assert_eq!(what, if told.is_empty() { vec![] } else { vec![told] }, "{words}: {said}");
     }
     let headline = said.lines().find(|line| line.starts_with("FITS")).unwrap();
-    for told in ["Not reached: evaluation (", "train.py:5), saving (", "train.py:26), what comes later (", "train.py:18)."] {
+    for told in ["Not reached: evaluation (", "branches.py:8), saving (", "branches.py:42), what comes later (", "branches.py:28)."]
+    {
         assert!(headline.contains(told), "{told}: {headline}");
     }
     assert!(said.contains("Note: steps after step 3 were not run"), "{said}");

@@ -1,5 +1,6 @@
 //! Scripts that do not train: inference, generation, and what their forward passes leave behind; and which lines made a peak grow.
 
+use super::captures::{capture, shown};
 use super::scene::{Scene, unwrapped, vramlab};
 use serde_json::Value;
 use std::path::Path;
@@ -54,12 +55,10 @@ fn held(answer: &Value, category: &str) -> i64 {
 
 #[test]
 fn inference_is_called_so_with_what_fills_it_and_what_it_leaves_behind() {
-    let script = common::root().join("tests/rehearse/inference.py");
-    let folder = tempfile::tempdir().unwrap();
-    let of = |words: &[&str]| rehearsed(folder.path(), &script, words);
+    let of = |words: &str| shown(&format!("inference-{words}"));
 
     // Without anything kept: nothing grows, and nothing is said of gradients.
-    let (plain, answer) = of(&["plain"]);
+    let (plain, answer) = of("plain");
     let process = &answer["processes"][0];
     assert_eq!(
         (&process["peak"]["phase"], &process["growth"], &process["needless_graphs"]),
@@ -72,7 +71,7 @@ fn inference_is_called_so_with_what_fills_it_and_what_it_leaves_behind() {
     assert!(plain.contains("The longest of 12 forward passes takes "), "{plain}");
 
     // Keys and values of two layers, 64 texts of 162 and 163 tokens and 256 numbers of 4 bytes: those of the pass before, and the new ones.
-    let (_, cached) = of(&["cached"]);
+    let (_, cached) = of("cached");
     let peak = &cached["processes"][0]["peak"];
     assert_eq!(peak["phase"], "generation");
     let cache = held(&cached, "KV cache");
@@ -84,13 +83,13 @@ fn inference_is_called_so_with_what_fills_it_and_what_it_leaves_behind() {
     assert!(cached["time"]["unit"] == "token" && prefill > 0.0 && all > 20.0 * token.min(prefill), "{token} {prefill} {all}");
     assert_eq!(cached["processes"][0]["growth"], Value::Null, "a cache that grows within a text is no leak");
     // As transformers has it of an encoder and a decoder: a cache of caches of layers.
-    let (_, nested) = of(&["cached", "nested"]);
+    let (_, nested) = of("cached-nested");
     assert_eq!((held(&nested, "KV cache"), &nested["processes"][0]["growth"]), (cache, &Value::Null));
 
     // Each pass leaves its scores, 32 x 64 x 1000 numbers, in a list; or one tensor has them all.
     let scores = 32 * 64 * 1000 * 4;
     for (word, how) in [("kept", "answers, a list of"), ("grows", "predictions, which grows")] {
-        let (said, answer) = of(&[word]);
+        let (said, answer) = of(word);
         let growth = &answer["processes"][0]["growth"];
         let per_round = growth["bytes_per_round"].as_i64().unwrap();
         assert!((scores * 4 / 5..=scores * 5 / 4).contains(&per_round), "{word}: {growth}");
@@ -100,37 +99,34 @@ fn inference_is_called_so_with_what_fills_it_and_what_it_leaves_behind() {
     }
 
     // Batches in the order of their lengths grow, and nothing is left; of two lists the one that is filled anew for each text keeps nothing.
-    let (said, answer) = of(&["longer"]);
+    let (said, answer) = of("longer");
     assert_eq!(answer["processes"][0]["growth"], Value::Null, "{said}");
-    let (said, answer) = of(&["beams", "gradients"]);
+    let (said, answer) = of("beams-gradients");
     let kept_by = answer["processes"][0]["growth"]["kept_by"].as_array().unwrap();
     assert!(kept_by.iter().all(|keeper| keeper["keeps"] == "answers") && !kept_by.is_empty(), "{said}");
 
     // With gradients the whole graph stays, and what helps is named.
-    let (said, with) = of(&["kept", "gradients"]);
+    let (said, with) = of("kept-gradients");
     let needless = &with["processes"][0]["needless_graphs"];
     assert_eq!((&needless["passes"], &needless["of"]), (&12.into(), &12.into()));
     assert!(said.contains("All 12 forward passes keep activations") && said.contains("torch.inference_mode()"), "{said}");
 
     // What the difference is made of, to the byte, from the two answers.
-    let file = |name: &str| folder.path().join(name);
-    let rows = file("rows.json");
-    let diff = |flags: &[&Path]| vramlab().arg("diff").args(flags).output().unwrap();
-    let output = diff(&[&file("kept.json"), &file("kept-gradients.json")]);
+    let [kept, with_gradients] = ["inference-kept", "inference-kept-gradients"].map(capture);
+    let diff = |other: &Path, flags: &[&str]| vramlab().arg("diff").args([&kept, other]).args(flags).output().unwrap();
+    let output = diff(&with_gradients, &[]);
     let text = text_of(&output);
     assert!(output.status.success() && text.contains("inference.py:") && text.contains("sum"), "{text}");
-    let output = diff(&[&file("kept.json"), &file("kept-gradients.json"), Path::new("--json"), &rows]);
-    assert!(output.status.success(), "{}", text_of(&output));
-    let difference: Value = serde_json::from_str(&std::fs::read_to_string(&rows).unwrap()).unwrap();
+    let difference: Value = serde_json::from_slice(&diff(&with_gradients, &["--json", "-"]).stdout).unwrap();
     let sum: i64 = difference["rows"].as_array().unwrap().iter().map(|row| row["bytes"].as_i64().unwrap()).sum();
     assert_eq!(Some(sum), with["peak_allocated"].as_i64().zip(difference["before"].as_i64()).map(|(after, before)| after - before));
-    let refused = diff(&[&file("plain.json"), &script]);
+    let refused = diff(&with_gradients.with_extension("txt"), &[]);
     assert!(!refused.status.success() && text_of(&refused).contains("is neither an answer"), "{}", text_of(&refused));
 }
 
 #[test]
 fn what_if_of_inference_tries_what_helps_there() {
-    let script = common::root().join("tests/rehearse/inference.py");
+    let script = common::root().join("tests/rehearse/captures/inference.py");
     let folder = tempfile::tempdir().unwrap();
     let answer = folder.path().join("rows.json");
     let output = vramlab()
@@ -149,7 +145,7 @@ fn what_if_of_inference_tries_what_helps_there() {
         let row = rows.as_array().unwrap().iter().find(|row| row["techniques"] == serde_json::json!([name]));
         row.and_then(|row| row["peak_allocated"].as_i64()).unwrap_or_else(|| panic!("{name}: {rows}"))
     };
-    let plain = rehearsed(folder.path(), &script, &["plain"]).1["peak_allocated"].as_i64().unwrap();
+    let plain = shown("inference-plain").1["peak_allocated"].as_i64().unwrap();
     assert_eq!(allocated("inference-mode"), plain, "as the script that has the line: {said}");
     // Half of its parameters and activations, and the workspace.
     let as_it_is =
@@ -157,34 +153,14 @@ fn what_if_of_inference_tries_what_helps_there() {
     assert!(allocated("half-precision") < as_it_is["peak_allocated"].as_i64().unwrap() * 4 / 5, "{said}");
 }
 
-/// An attack on a model: backward passes and no optimizer step, and two forward passes a round that nothing goes back through.
-const ATTACK: &str = "import torch, torch.nn.functional as F
-block = lambda: torch.nn.Sequential(torch.nn.Linear(2048, 2048), torch.nn.GELU())
-model = torch.nn.Sequential(*[block() for _ in range(8)], torch.nn.Linear(2048, 10)).cuda().eval()
-def attack(x, y):
-    delta = torch.zeros_like(x)
-    for _ in range(4):
-        delta.requires_grad_(True)
-        gradient, = torch.autograd.grad(F.cross_entropy(model(x + delta), y), delta)
-        delta = (delta + 0.01 * gradient.sign()).clamp(-0.1, 0.1).detach()
-    return x + delta
-for x, y in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(12288, 2048), torch.randint(10, (12288,))), 4096):
-    x, y = x.cuda(), y.cuda()
-    clean = model(x)
-    right = (model(attack(x, y)).argmax(1) == y).sum()
-";
-
 #[test]
 fn what_goes_backward_and_makes_no_step_is_no_training() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = folder.path().join("attack.py");
-    std::fs::write(&script, ATTACK).unwrap();
-    let (said, answer) = rehearsed(folder.path(), &script, &[]);
+    let (said, answer) = shown("attack");
     let needless = &answer["processes"][0]["needless_graphs"];
     // Those of the attack are gone back through, after others have run.
     assert_eq!(
         (&needless["passes"], &needless["of"], &needless["line"]["line"]),
-        (&6.into(), &18.into(), &13.into()),
+        (&6.into(), &18.into(), &33.into()),
         "{needless}"
     );
     assert!(said.contains("The longest of 18 forward passes with its backward pass takes "), "{said}");
@@ -192,32 +168,28 @@ fn what_goes_backward_and_makes_no_step_is_no_training() {
     // Six of them for each batch.
     assert_eq!(answer["time"]["epoch"]["steps"], 18, "{said}");
 
-    // On the way to an image it stops at all weights.
-    let backward = ATTACK.replace(
-        "gradient, = torch.autograd.grad(F.cross_entropy(model(x + delta), y), delta)",
-        "F.cross_entropy(model(x + delta), y).backward(); gradient = delta.grad",
-    );
-    let gradients = |text: &str| {
-        let script = folder.path().join("backward.py");
-        std::fs::write(&script, text).unwrap();
-        let (said, answer) = rehearsed(folder.path(), &script, &["backward"]);
+    let gradients = |words: &str| {
+        let (said, answer) = shown(&format!("attack-{words}"));
         let is_said = said.contains("if nothing reads them, model.requires_grad_(False) before the loop leaves them out");
         (is_said, answer["processes"][0]["gradients_without_steps"].as_i64())
     };
-    let (is_said, bytes) = gradients(&backward);
+    let (is_said, bytes) = gradients("backward");
     let of_weights = (8 * (2048 + 1) * 2048 + (2048 + 1) * 10) * 4;
     assert!(
         is_said && bytes.is_some_and(|bytes| (of_weights..of_weights + (1 << 15)).contains(&bytes)),
         "{bytes:?} of {of_weights}"
     );
-    assert_eq!(gradients(&backward.replace(".eval()", ".eval().requires_grad_(False)")), (false, None));
+    assert_eq!(gradients("backward-frozen"), (false, None));
 
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("attack.py");
+    std::fs::copy(capture("attack").with_extension("py"), &script).unwrap();
     let (said, rows) = techniques_of(&script, "checkpoint-every,no-grad,fused,zero2,lora,inference-mode");
     for name in ["fused", "zero2", "lora"] {
         assert!(said.contains(&format!("{name}: the script makes no optimizer step")), "{said}");
     }
     let text = unwrapped(&said);
-    assert!(text.contains("put torch.no_grad() around ") && text.contains("attack.py:13 (<module>), which keeps "), "{said}");
+    assert!(text.contains("put torch.no_grad() around ") && text.contains("attack.py:33 (<module>), which keeps "), "{said}");
     assert!(said.lines().any(|line| line.ends_with(" saves        forward+backward fits")), "{said}");
     assert!(text.contains("of what leaves the result as it is"), "{said}");
     // What a backward pass computes again is no forward pass of its own.
@@ -525,44 +497,15 @@ for _ in range(3):
     }
 }
 
-/// Weights in buffers, a CUDA graph that is replayed by itself, a module that is frozen, an input that is made for one pass.
-const UNUSUAL: &str = "
-import sys, torch
-from torch import nn
-class Whole(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer('weight', torch.zeros(2048, 2048, dtype=torch.int8))
-    def forward(self, x): return x @ self.weight.half()
-model = nn.Sequential(Whole(), Whole()).cuda()
-def batch(rows): return torch.randn(rows, 2048, device='cuda', dtype=torch.half)
-with torch.no_grad():
-    if sys.argv[1] == 'graph':
-        x, graph = batch(1024), torch.cuda.CUDAGraph()
-        model(x)
-        with torch.cuda.graph(graph): model(x)
-        for _ in range(20): graph.replay()
-    else:
-        convolutions = nn.Sequential(nn.Conv2d(3, 64, 7), nn.Conv2d(64, 128, 1), nn.Conv2d(128, 64, 3)).cuda().eval()
-        images = torch.randn(2, 3, 64, 64, device='cuda')
-        frozen = torch.jit.freeze(torch.jit.trace(convolutions, images))
-        for _ in range(4):
-            frozen(images)
-            y = model(batch(16384))
-";
-
 #[test]
 fn passes_without_parameters_and_of_graphs_are_passes() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = folder.path().join("unusual.py");
-    std::fs::write(&script, UNUSUAL).unwrap();
-    let (said, answer) = rehearsed(folder.path(), &script, &["graph"]);
+    let (said, answer) = shown("unusual-graph");
     let time = &answer["time"];
     assert!((21..=22).contains(&time["passes"].as_u64().unwrap()), "{said}");
     // Of one replay: of each of two modules a cast and a product.
     assert!(time["unit"] == "forward pass" && time["launches"].as_u64().unwrap() < 10, "{said}");
 
-    let (said, answer) = rehearsed(folder.path(), &script, &["frozen"]);
+    let (said, answer) = shown("unusual-frozen");
     assert!(said.contains("torch.jit's modules were not frozen"), "{said}");
     assert_eq!(answer["processes"][0]["peak"]["phase"], "inference", "{said}");
     let batch = 16384 * 2048 * 2;
@@ -572,104 +515,23 @@ fn passes_without_parameters_and_of_graphs_are_passes() {
     assert!((batch..batch + (1 << 20)).contains(&held(&answer, "data")), "{said}");
 }
 
-/// Sizes that a GPU would tell: how many entries of a sparse tensor have a place of their own, and how much of a batch is padding.
-const SIZES: &str = "
-import torch
-from torch import nn
-places = torch.randint(1000, (2, 4 << 20), device='cuda')
-whole = torch.sparse_coo_tensor(places, torch.ones(4 << 20, device='cuda'), (1000, 1000), check_invariants=False).coalesce()
-assert whole._nnz() == 4 << 20 and whole.is_coalesced() and whole.coalesce() is whole
-del places
-assert torch.cuda.memory_allocated() == (2 * 8 + 4) * (4 << 20)
-table = nn.Embedding(1000, 64, sparse=True).cuda()
-table(torch.arange(512, device='cuda')).sum().backward()
-assert table.weight.grad.coalesce()._nnz() == 512
-weights = torch.rand(512, device='cuda', requires_grad=True)
-graph = torch.sparse_coo_tensor(torch.zeros(2, 512, dtype=torch.long, device='cuda'), weights, (8, 8), check_invariants=False)
-torch.sparse.mm(graph.coalesce(), torch.rand(8, 4, device='cuda')).sum().backward()
-assert graph.coalesce()._nnz() == 512 and weights.grad.shape == (512,)
-encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, batch_first=True), 2).cuda().eval()
-with torch.inference_mode():
-    x, rows = torch.randn(8, 100, 64, device='cuda'), torch.arange(100, device='cuda')
-    assert encoder(x, src_key_padding_mask=rows[None] >= rows[-8:, None]).shape == x.shape
-# Of the host's random numbers, which nobody has set a seed for.
-torch.empty(torch.randint(1 << 28, 1 << 30, ()).item(), device='cuda')
-";
-
 #[test]
 fn sizes_that_a_gpu_would_tell_are_taken_for_the_most() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = folder.path().join("sizes.py");
-    std::fs::write(&script, SIZES).unwrap();
-    let (said, answer) = rehearsed(folder.path(), &script, &[]);
-    let (_, again) = rehearsed(folder.path(), &script, &[]);
-    assert_eq!(answer["peak_allocated"], again["peak_allocated"]);
+    let said = shown("sizes").0;
     assert!(said.contains("coalesce() took each entry") && said.contains("TransformerEncoder kept padded rows"), "{said}");
 }
 
-/// What a variable's name is said of, and what a copy is called.
-const HOLDERS: &str = "
-import copy, sys, torch
-from torch import nn
-what = sys.argv[1]
-blocks = nn.ModuleList([nn.Linear(1024, 1024, bias=False) for _ in range(8)]).cuda()
-x = torch.randn(64, 1024, device='cuda')
-if what == 'autocast':
-    with torch.no_grad(), torch.autocast('cuda', torch.float16):
-        for block in blocks: x = block(x)
-elif what == 'scripted':
-    scripted = torch.jit.script(blocks[0])
-    with torch.no_grad():
-        for _ in range(3): scripted(x)
-elif what == 'batch':
-    with torch.no_grad():
-        for _ in range(3):
-            kept = {'front.image': torch.randn(2048, 1024, device='cuda')}
-            for block in blocks: x = block(kept['front.image'])
-elif what == 'graphs':
-    kept = []
-    for _ in range(6):
-        x = torch.randn(4096, 1024, device='cuda')
-        kept.append(blocks[0](blocks[1](x).relu()))
-elif what == 'half':
-    blocks.half()
-    with torch.no_grad():
-        for block in blocks: block(x.half())
-elif what == 'momentum':
-    class Both(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.query, self.key = blocks, copy.deepcopy(blocks).requires_grad_(False)
-        def forward(self, x):
-            with torch.no_grad():
-                for of, to in zip(self.query.parameters(), self.key.parameters()): to.data = to.data * 0.9 + of.data * 0.1
-            return self.query[0](x).square().mean()
-    both = Both()
-    optimizer = torch.optim.SGD(both.query.parameters(), 0.1)
-    for _ in range(3): both(x).backward(); optimizer.step(); optimizer.zero_grad()
-elif what == 'history':
-    optimizer = torch.optim.LBFGS(blocks[0].parameters(), max_iter=2, history_size=40)
-    def loss(): optimizer.zero_grad(); lost = blocks[0](x).square().mean(); lost.backward(); return lost
-    for _ in range(6): optimizer.step(loss)
-elif what == 'create_graph':
-    for _ in range(6):
-        blocks[0](x).norm().backward(create_graph=True)
-else:
-    optimizer = torch.optim.SGD(blocks.parameters(), 0.1, momentum=0.9)
-    for step in range(3):
-        y = x
-        for block in blocks: y = block(y)
-        y.sum().backward(); optimizer.step(); optimizer.zero_grad()
-        if step == 0:
-            best = copy.deepcopy([blocks.state_dict(), optimizer.state_dict()]) if what == 'deepcopy' else {k: v.clone() for k, v in blocks.state_dict().items()}
-";
+/// PyTorch warns of `create_graph`, and of its own line.
+#[test]
+fn what_pytorch_warns_of_has_its_own_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let (said, _) = rehearsed(folder.path(), &capture("holders").with_extension("py"), &["create_graph"]);
+    assert!(said.contains("autograd/graph.py:") && !said.contains("vramlab_rehearsal"), "{said}");
+}
 
 #[test]
 fn the_one_variable_holding_memory_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = folder.path().join("holders.py");
-    std::fs::write(&script, HOLDERS).unwrap();
-    let of = |what: &str| rehearsed(folder.path(), &script, &[what]);
+    let of = |what: &str| shown(&format!("holders-{what}"));
     let weights = 8 * 1024 * 1024 * 4;
 
     // Half of each weight, once, though the blocks are called one by one.
@@ -691,8 +553,6 @@ fn the_one_variable_holding_memory_is_named() {
 
     let (said, _) = of("create_graph");
     assert!(said.contains("backward(create_graph=True), which leaves gradients with their graphs"), "{said}");
-    // PyTorch warns of it, and of its own line.
-    assert!(said.contains("autograd/graph.py:") && !said.contains("vramlab_rehearsal"), "{said}");
 
     // What replaces a weight, and is replaced, is one: before the first pass, and within a pass.
     let (said, answer) = of("half");

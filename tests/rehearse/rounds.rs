@@ -1,5 +1,6 @@
 //! What a script repeats: passes without an end, passes of several lengths, what each round leaves behind, models of one class.
 
+use crate::captures::shown;
 use crate::scene::{Scene, error};
 use serde_json::Value;
 
@@ -38,52 +39,17 @@ print('at its end')
 
 #[test]
 fn passes_are_summed_and_a_prefilled_buffer_grows() {
-    let (answer, said) = fitting(
-        "
-import torch
-net = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096) for _ in range(8)]).cuda().half().eval()
-with torch.inference_mode():
-    for rows in (64, 16384, 512, 8192): net(torch.randn(rows, 4096, device='cuda', dtype=torch.half))
-",
-        &[],
-    );
+    let (said, answer) = shown("lengths-64-16384-512-8192");
     let time = |name: &str| answer["time"][name].as_f64().unwrap();
     assert!(time("total_seconds") > 1.4 * time("step_seconds") && time("total_seconds") < 2.0 * time("step_seconds"), "{said}");
-    let (answer, said) = fitting(
-        "
-import torch
-frames, net = [], torch.nn.Linear(1 << 16, 6).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for step in range(10 ** 6):
-    frames.append(torch.zeros(1 << 16, dtype=torch.uint8, device='cuda'))
-    if step > 500 and step % 4 == 0:
-        net(torch.stack(frames[-8:]).float()).sum().backward(); optimizer.step(); optimizer.zero_grad()
-",
-        &[],
-    );
+    let (said, answer) = shown("frames");
     let each = answer["processes"][0]["growth"]["bytes_per_round"].as_i64().unwrap();
     assert!((3 << 16..=5 << 16).contains(&each), "{each}: {said}");
 }
 
 #[test]
 fn models_of_one_class_are_told_apart_by_the_variables_that_hold_them() {
-    let (answer, said) = fitting(
-        "
-import copy, torch
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__(); self.layer = torch.nn.Linear(2048, 2048)
-    def forward(self, x): return self.layer(x).relu()
-class Trainer:
-    def __init__(self): self.policy, self.reference = Net().cuda(), Net().cuda().requires_grad_(False)
-trainer = Trainer(); optimizer = torch.optim.Adam(trainer.policy.parameters())
-for _ in range(4):
-    x = torch.randn(64, 2048, device='cuda')
-    with torch.no_grad(): wanted = trainer.reference(x)
-    (trainer.policy(x) - wanted).square().mean().backward(); optimizer.step(); optimizer.zero_grad()
-",
-        &[],
-    );
+    let (said, answer) = shown("reference");
     let modules = answer["processes"][0]["peak"]["modules"].to_string();
     assert!(modules.contains("trainer.policy") && modules.contains("trainer.reference"), "{modules}\n{said}");
 }

@@ -1,5 +1,6 @@
 //! `vramlab rehearse` as its users run it: on Python scripts, with the PyTorch that the lab itself was built with.
 
+use super::captures::capture;
 use super::scene::{VRAMLAB, vramlab};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -15,6 +16,13 @@ struct Rehearsed {
 impl Rehearsed {
     fn bytes(&self, field: &str) -> i64 {
         self.json[field].as_i64().unwrap_or_else(|| panic!("{field} in {}", self.error()))
+    }
+
+    /// One that was recorded once.
+    fn kept(name: &str) -> Rehearsed {
+        let output = Command::new(VRAMLAB).args(["show", "-v", "--json", "-"]).arg(capture(name)).output().unwrap();
+        let json = serde_json::from_slice(&output.stdout).unwrap();
+        Rehearsed { output, json }
     }
 
     fn error(&self) -> String {
@@ -392,8 +400,7 @@ fn a_script_gets_pytorchs_own_snapshots() {
 
 #[test]
 fn averages_of_weights_are_copies_and_parts_that_no_pass_went_through_are_parameters() {
-    let script = include_str!("scripts/averages_of_weights_are_copies_and_parts_that_no_pass_went_through_are_parameters.py");
-    let seen = rehearse(&["--gpu", "24GiB"], script);
+    let seen = Rehearsed::kept("averages");
     let weight = 1024 * 1024 * 4;
     assert_eq!(
         (seen.category("data"), seen.category("copies of weights")),
@@ -410,24 +417,7 @@ fn averages_of_weights_are_copies_and_parts_that_no_pass_went_through_are_parame
 
 #[test]
 fn what_a_closure_does_is_no_part_of_the_optimizers_step() {
-    let script = "
-import torch
-from torch import nn
-model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024)).cuda()
-class Twice(torch.optim.Adam):
-    def step(self, closure):
-        closure()
-        return super().step(closure)
-optimizer, x = Twice(model.parameters()), torch.randn(8192, 1024, device='cuda')
-def closure():
-    optimizer.zero_grad()
-    loss = model(x).square().sum()
-    loss.backward()
-    return loss
-for _ in range(3):
-    optimizer.step(closure=closure)
-";
-    let seen = rehearse(&["--gpu", "rtx-4090"], script);
+    let seen = Rehearsed::kept("closure");
     let process = &seen.json["processes"][0];
     // Both evaluations are of the same samples.
     assert_eq!(seen.json["time"]["samples"], 8192, "{}", seen.json["time"]);
@@ -904,16 +894,15 @@ fn the_table_of_what_is_exact_holds_each_operator_that_the_backend_answers() {
 /// What a library takes for itself is no part of any figure, and the answer says so; where no such library is at work it says nothing.
 #[test]
 fn memory_of_libraries_that_nobody_knows_is_named_with_its_line() {
-    let seen = rehearse(&[], include_str!("scripts/memory_of_libraries_that_nobody_knows_is_named_with_its_line.py"));
-    assert!(seen.output.status.success(), "{}", seen.error());
+    let seen = Rehearsed::kept("uncounted");
     let rows = seen.json["processes"][0]["uncounted"].as_array().unwrap();
     let has = |operator: &str, library: &str, line: i64| {
         rows.iter().any(|row| {
             row["operator"].as_str().unwrap().contains(operator) && row["library"] == library && row["line"]["line"] == line
         })
     };
-    assert!(has("linalg_inv_ex", "cuSOLVER or MAGMA", 3) && has("_fft_r2c", "cuFFT", 4), "{rows:?}");
-    assert!(seen.error().contains("_fft_r2c (cuFFT) at ") && seen.error().contains("train.py:4"), "{}", seen.error());
+    assert!(has("linalg_inv_ex", "cuSOLVER or MAGMA", 4) && has("_fft_r2c", "cuFFT", 5), "{rows:?}");
+    assert!(seen.error().contains("_fft_r2c (cuFFT) at ") && seen.error().contains("uncounted.py:5"), "{}", seen.error());
     let plain = rehearse(&[], "import torch\ntorch.nn.Linear(8, 8).cuda()(torch.ones(1, 8, device='cuda')).sum().backward()\n");
     assert_eq!(plain.json["processes"][0]["uncounted"].as_array().unwrap().len(), 0);
     assert!(!plain.error().contains("not counted"));
@@ -969,8 +958,7 @@ fn the_time_of_a_step_is_predicted_by_card() {
 
 #[test]
 fn a_convolution_with_a_bias_has_time_both_ways_and_channels_first_pay_for_their_layout() {
-    let script = include_str!("scripts/a_convolution_with_a_bias_has_time_both_ways_and_channels_first_pay_for_their_layout.py");
-    let seen = rehearse(&["--gpu", "h200"], script);
+    let seen = Rehearsed::kept("layouts");
     let kernels = seen.json["time"]["kernels"].as_array().unwrap_or_else(|| panic!("{}", seen.error()));
     let seconds = |line: u64, backward: bool| {
         let is_it = |kernel: &&Value| {
@@ -979,13 +967,13 @@ fn a_convolution_with_a_bias_has_time_both_ways_and_channels_first_pay_for_their
         };
         kernels.iter().find(is_it).and_then(|kernel| kernel["seconds"].as_f64()).unwrap_or_else(|| panic!("{line}: {kernels:?}"))
     };
-    for line in [10, 11] {
+    for line in [12, 13] {
         let share = seconds(line, true) / seconds(line, false);
         assert!((1.5..3.0).contains(&share), "twice the products backward: {share}");
     }
     // Both ways its tensors are read and written once more.
     for backward in [false, true] {
-        let share = seconds(10, backward) / seconds(11, backward);
+        let share = seconds(12, backward) / seconds(13, backward);
         assert!((1.2..4.0).contains(&share), "{share}");
     }
 }
