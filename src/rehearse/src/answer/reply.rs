@@ -258,7 +258,7 @@ impl Reply<'_> {
             account: answer.account.as_ref().filter(|_| !failed && answer.serves.as_ref().is_none_or(|serves| serves.starts)),
             findings: findings
                 .filter(|finding| !(is_said(finding) || is_server && finding.kind == FindingKind::SizedByFree))
-                .filter(|finding| !(grows && finding.kind == FindingKind::Leftovers))
+                .filter(|finding| !(grows && matches!(finding.kind, FindingKind::Leftovers | FindingKind::KeptBy)))
                 .filter(|finding| match finding.kind {
                     FindingKind::Engines => engines_decide(answer, finding.bytes),
                     // What fills a twentieth of a card in as many rounds as that is nobody's matter.
