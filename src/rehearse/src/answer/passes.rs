@@ -139,7 +139,8 @@ pub fn leftovers(facts: &Facts) -> Vec<Leftover> {
     let &Facts { trace, moment, trains, .. } = facts;
     let events = facts.events();
     let Some(at_peak) = events.get(moment) else { return Vec::new() };
-    let pass = events[..moment].iter().rposition(|event| event.kind == Kind::Pass).unwrap_or(0);
+    let mut passes = (0..moment).rev().filter(|at| events[*at].kind == Kind::Pass);
+    let (pass, before) = (passes.next().unwrap_or(0), passes.next().unwrap_or(0));
     let is_done_with = done_with(facts);
     let outlives = |block: &MemoryBlock| match trains {
         true => {
@@ -147,7 +148,8 @@ pub fn leftovers(facts: &Facts) -> Vec<Leftover> {
             let end = events.partition_point(|event| event.step <= step);
             step <= at_peak.step && end < events.len() && block.is_live_after(end) && is_done_with(block)
         }
-        false => block.made() < pass,
+        // What a pass is given was made after the one before it began.
+        false => block.made() < if block.category == Category::Data { before } else { pass },
     };
     let is_left = |block: &&MemoryBlock| {
         let comes_and_goes = matches!(

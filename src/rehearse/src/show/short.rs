@@ -187,7 +187,8 @@ fn without_folders(text: &str) -> String {
 pub fn short(answer: &Answer) -> String {
     let reply = Reply::of(answer);
     let mut head = fitted(&reply.verdict, 2);
-    head.extend(sentences(&reply.beside, BESIDE));
+    let beside: Vec<String> = reply.beside.iter().map(|sentence| without_folders(sentence)).collect();
+    head.extend(sentences(&beside, BESIDE));
     let fill = match answer.serves.as_ref().filter(|serves| serves.starts) {
         Some(serves) => fills(serves, answer),
         None => reply.account.map_or_else(Vec::new, |of| account(of, answer, ROWS)),
