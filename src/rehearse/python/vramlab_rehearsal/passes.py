@@ -250,6 +250,9 @@ def _tensors_in(value, depth, is_one=operator.attrgetter("is_cuda")):
         elif depth and issubclass(kind, _CONTAINERS):
             members = value.values() if issubclass(kind, dict) else value
             waiting.extend((each, depth - 1) for each in itertools.islice(list(members), MOST_MEMBERS))
+        elif depth and issubclass(kind, types.FunctionType):
+            # What it captured is there as long as it is.
+            waiting.extend((each.cell_contents, depth - 1) for each in value.__closure__ or () if each != types.CellType())
         elif depth and _has_attributes(value):
             waiting.extend((each, depth - 1) for each in _attributes(value).values())
     return found
@@ -339,10 +342,16 @@ def _variables():
     for frame in _own_frames():
         where = frame.f_code.co_filename, frame.f_code.co_name
         for name, value in variables_of(frame):
-            yield where, name, value
-            if _is_own_object(value):
-                for part, of in list(_attributes(value).items())[:200]:
-                    yield where, f"{name}.{part}", of
+            for part, of in _parts(name, value, 2):
+                yield where, part, of
+
+
+def _parts(name, value, depth):
+    """An object of the script's, and its attributes: what a trainer has, and a meter of the trainer's."""
+    yield name, value
+    if depth and _is_own_object(value):
+        for part, of in list(_attributes(value).items())[:200]:
+            yield from _parts(f"{name}.{part}", of, depth - 1)
 
 
 def _modules_by_variable():

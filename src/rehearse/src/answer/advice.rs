@@ -296,7 +296,10 @@ const FEWEST_CLASSES: u32 = 8192;
 fn has(facts: &Facts) -> HashSet<Has> {
     let &Facts { trace, device, casts_weights, .. } = facts;
     let is_seen = |end: &str| trace.frames.values().any(|frame| frame.file.ends_with(end));
-    let of_kind = |kind: WorkKind| trace.work.iter().filter(move |work| work.device == device && work.kind == kind);
+    // An evaluation beside a training has precisions of its own.
+    let is_of_job = |phase: Phase| !facts.trains || !matches!(phase, Phase::Evaluation | Phase::Generation);
+    let work = || trace.work.iter().filter(move |work| work.device == device && is_of_job(work.phase));
+    let of_kind = |kind: WorkKind| work().filter(move |work| work.kind == kind);
     let has_ended_a_step = facts.steps > 0;
     let products = || of_kind(WorkKind::Matmul).chain(of_kind(WorkKind::Convolution));
     let (half, all) = products().fold((0.0, 0.0), |(half, all), work| {

@@ -27,29 +27,32 @@ impl Loss {
         let operators: HashSet<u32> =
             facts.trace.operators.iter().filter(|(_, name)| named(name)).map(|(number, _)| *number).collect();
         let made = facts.events().iter().filter(|event| event.kind == Kind::Alloc && event.device == facts.device);
-        // In fp32, as PyTorch computes a loss under autocast, too; a model in 16 bits has its own type.
-        let of_loss: HashSet<i64> = made
-            .filter(|event| operators.contains(&event.operator.into()))
-            .flat_map(|event| [event.bytes / 4, event.bytes / 2])
-            .collect();
+        let of_loss: HashSet<i64> =
+            made.filter(|event| operators.contains(&event.operator.into())).map(|event| event.bytes).collect();
         let is_product = |kind: WorkKind| kind == WorkKind::Matmul;
         let products = facts.trace.work.iter().filter(|work| work.device == facts.device && is_product(work.kind));
         let results = products.filter(|work| work.phase == Phase::Forward && work.m.max(work.n) >= FEWEST_CLASSES);
         let sizes: HashSet<(i64, i64)> = results.map(|work| (i64::from(work.m), i64::from(work.n))).collect();
+        let exact: HashSet<i64> = sizes.iter().map(|(rows, classes)| rows * classes).collect();
         let mut numbers = HashSet::new();
-        for (rows, classes) in sizes {
-            let size = rows * classes;
-            // Of a sentence's last row there is nothing to predict, and some losses take a few rows at a time.
-            let is_its = |of: &&i64| **of >= LEAST && **of <= size && [rows, classes].iter().any(|each| **of % each == 0);
-            let read: Vec<i64> = of_loss.iter().filter(is_its).copied().collect();
-            if !read.is_empty() {
-                numbers.insert(size);
-                numbers.extend(read);
+        for bytes in &of_loss {
+            // In fp32, as PyTorch computes a loss under autocast, too; a model in 16 bits has its own type.
+            let read = [bytes / 4, bytes / 2];
+            if let Some(whole) = read.iter().find(|of| exact.contains(of)) {
+                numbers.insert(*whole);
+                continue;
+            }
+            for (rows, classes) in &sizes {
+                let size = rows * classes;
+                // Of a sentence's last row there is nothing to predict, and some losses take a few rows at a time.
+                let is_its = |of: &&i64| **of >= LEAST && **of <= size && [rows, classes].iter().any(|each| **of % **each == 0);
+                let read: Vec<i64> = read.iter().filter(is_its).copied().collect();
+                numbers.extend((!read.is_empty()).then_some(size).into_iter().chain(read));
             }
         }
         // Where the product's sizes are not known, as of a convolution or of pieces of a batch: what the loss itself reads.
         if numbers.is_empty() {
-            numbers = of_loss;
+            numbers = of_loss.iter().flat_map(|bytes| [bytes / 4, bytes / 2]).collect();
         }
         numbers.retain(|numbers| *numbers >= LEAST);
         Loss { numbers }

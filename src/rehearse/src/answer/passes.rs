@@ -132,6 +132,9 @@ pub struct Leftover {
     /// Whether it is a copy of weights, or of an optimizer's state.
     #[serde(skip)]
     pub is_copy: bool,
+    /// Whether it is of the backward pass in which the peak is, which does not need it.
+    #[serde(skip)]
+    pub is_of_this_pass: bool,
 }
 
 /// The lines of which most is left, where it is at least a hundredth of the peak.
@@ -179,7 +182,9 @@ pub fn leftovers(facts: &Facts) -> Vec<Leftover> {
         let variable = number.and_then(|number| trace.variables.get(&number));
         let is_copy = blocks.iter().any(|block| block.category == Category::WeightCopies);
         let made = LiveBytes { name, bytes, blocks: blocks.len(), source: None };
-        Leftover { made, variable: variable.map(|variable| variable.name.clone()), is_copy }
+        let is_of_this_pass =
+            at_peak.phase == Phase::Backward && blocks.iter().all(|block| events[block.made()].step == at_peak.step);
+        Leftover { made, variable: variable.map(|variable| variable.name.clone()), is_copy, is_of_this_pass }
     };
     let by_line = grouped(facts.live(moment).filter(is_left).filter_map(|block| Some((facts.own_line(block)?, block))));
     let mut found: Vec<Leftover> = by_line.into_iter().map(left).filter(|line| line.made.bytes * 100 >= total).collect();

@@ -251,21 +251,24 @@ impl Reply<'_> {
         // What is sized, and what a token takes, stands beside the verdict.
         let is_server = answer.serves.as_ref().is_some_and(|serves| serves.starts);
         let slowest = answer.time.as_ref().map_or_else(Vec::new, slowest);
+        let mut findings: Vec<&Finding> = findings
+            .filter(|finding| !(is_said(finding) || is_server && finding.kind == FindingKind::SizedByFree))
+            .filter(|finding| !(grows && matches!(finding.kind, FindingKind::Leftovers | FindingKind::KeptBy)))
+            .filter(|finding| match finding.kind {
+                FindingKind::Engines => engines_decide(answer, finding.bytes),
+                // What fills a twentieth of a card in as many rounds as that is nobody's matter.
+                FindingKind::Growth => finding.bytes >= answer.gpu.memory / MOST_ROUNDS / 20,
+                _ => true,
+            })
+            .collect();
+        // What stands beside the verdict is explained first.
+        findings.sort_by_key(|finding| finding.kind != FindingKind::Growth || !grows);
         Reply {
             verdict: verdict(answer),
             beside: beside(answer),
             // What fills a larger card is nothing of one on which a server does not start.
             account: answer.account.as_ref().filter(|_| !failed && answer.serves.as_ref().is_none_or(|serves| serves.starts)),
-            findings: findings
-                .filter(|finding| !(is_said(finding) || is_server && finding.kind == FindingKind::SizedByFree))
-                .filter(|finding| !(grows && matches!(finding.kind, FindingKind::Leftovers | FindingKind::KeptBy)))
-                .filter(|finding| match finding.kind {
-                    FindingKind::Engines => engines_decide(answer, finding.bytes),
-                    // What fills a twentieth of a card in as many rounds as that is nobody's matter.
-                    FindingKind::Growth => finding.bytes >= answer.gpu.memory / MOST_ROUNDS / 20,
-                    _ => true,
-                })
-                .collect(),
+            findings,
             advice: if failed { &[] } else { &answer.advice },
             time: time.filter(|_| !failed && !is_server),
             slowest,

@@ -202,7 +202,7 @@ pub fn short(answer: &Answer) -> String {
         let row = if finding.title.contains(row) { "" } else { row };
         [format!("{} {row}", finding.title), finding.title.clone()].map(|text| without_folders(text.trim_end()))
     };
-    // Findings and notes have what is left, the first of them before small rows.
+    // Findings and notes have what is left, the first of them before small rows and the last of the advice.
     let mut room = LINES.saturating_sub(taken(&parts) + 1);
     if let (Some(first), Some(of), None) = (reply.findings.first(), reply.account, &answer.serves) {
         let texts = told(first);
@@ -211,6 +211,10 @@ pub fn short(answer: &Answer) -> String {
         let before = parts[1].len();
         parts[1] = account(of, answer, ROWS - yields);
         room += before - parts[1].len();
+        while room < wanted && parts[3].len() > 2 && answer.verdict.fits() {
+            parts[3].pop();
+            room += 1;
+        }
     }
     for finding in reply.findings {
         let texts = told(finding);

@@ -84,8 +84,15 @@ fn grown(trace: &Trace, blocks: &[(&MemoryBlock, &str)], rounds: &Rounds) -> Opt
     // By line, the bytes that live when each round but the first begins.
     let mut living: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
     let mut of_data = vec![0; last];
+    // And what the last round made, as far as that is there where the script was stopped.
+    let mut of_last: BTreeMap<&str, i64> = BTreeMap::new();
     for (block, line) in blocks {
-        let Some(round) = rounds.of(block.made()).filter(|round| *round < last) else { continue };
+        let Some(round) = rounds.of(block.made()) else { continue };
+        if round == last {
+            let is_there = trace.stopped.is_none() || block.is_live_after(end);
+            *of_last.entry(line).or_default() += if is_there { block.rounded } else { 0 };
+            continue;
+        }
         if block.is_live_after(end) {
             let of_round = &mut made.entry(line).or_insert_with(|| vec![(0, 0); last])[round];
             *of_round = (of_round.0 + block.rounded, of_round.1 + 1);
@@ -100,8 +107,14 @@ fn grown(trace: &Trace, blocks: &[(&MemoryBlock, &str)], rounds: &Rounds) -> Opt
     // Batches in the order of their lengths: each is replaced by a larger one, and so is what is made of it.
     let is_of_larger_batches = rises(&of_data);
     let mut lines: Vec<LiveBytes> = Vec::new();
+    let mut per_round = 0;
     for (line, at) in living {
+        let mut rounds_of = last;
         let (bytes, count) = match made.get_mut(line) {
+            Some(of_rounds) if follows_rounds(of_rounds, at[0], of_last.get(line).copied().unwrap_or(0)) => {
+                rounds_of -= 1;
+                of_rounds.iter().fold((0, 0), |sum, round| (sum.0 + round.0, sum.1 + round.1))
+            }
             Some(of_rounds) if accumulates(of_rounds) => {
                 // Of the round before the end its gradients, and what its variables hold, may live until the next one has its own.
                 let most = of_rounds[..last - 1].iter().fold((0, 0), |most, round| (most.0.max(round.0), most.1.max(round.1)));
@@ -114,10 +127,11 @@ fn grown(trace: &Trace, blocks: &[(&MemoryBlock, &str)], rounds: &Rounds) -> Opt
             _ if !is_of_larger_batches && rises(&at) => (at[last - 1] - at[0], 1),
             _ => continue,
         };
+        per_round += bytes * i64::try_from(last).ok()? / i64::try_from(rounds_of).ok()?;
         lines.push(LiveBytes { name: line.to_string(), bytes, blocks: count, source: None });
     }
     lines.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
-    let per_round = lines.iter().map(|line| line.bytes).sum::<i64>() / i64::try_from(rounds.count - 1).ok()?;
+    per_round /= i64::try_from(rounds.count - 1).ok()?;
     (per_round >= if rounds.name == "step" { 1 } else { LEAST_PER_ROUND }).then(|| Growth {
         round: rounds.name.clone(),
         rounds: rounds.count,
@@ -138,6 +152,14 @@ fn accumulates(of_rounds: &[(i64, usize)]) -> bool {
         _ if with.len() == rounds => true,
         [first, .., last] => with.len() >= 3 && 3 * first <= rounds && 3 * last >= 2 * rounds,
     }
+}
+
+/// Whether blocks stay that each step leaves after it: these are of the next round, so that the first has none, nor is any there when the second begins;
+/// each other has as much, and so has the last.
+fn follows_rounds(of_rounds: &[(i64, usize)], when_second_begins: i64, of_last: i64) -> bool {
+    let Some(((0, 0), [first, others @ ..])) = of_rounds.split_first() else { return false };
+    let least = others.iter().map(|round| round.0).chain([of_last]).min().unwrap_or(0);
+    first.0 > 0 && 2 * least >= first.0 && 2 * when_second_begins <= first.0
 }
 
 /// Over the last rounds, to more than there ever was: the graphs of an inner loop grow, too, until it begins again.

@@ -47,6 +47,7 @@ fn remedy(left: &Leftover, growth: Option<&Growth>) -> Option<String> {
         Some(keeper) => of_keeper(keeper),
         None if left.is_copy => on_host(),
         None if name.ends_with(STAGE) => Some("schedule.step(..., return_outputs=False) keeps none of its outputs".to_string()),
+        None if left.is_of_this_pass => Some(format!("del {name} before the backward pass, which does not need it")),
         None => Some(format!("del {name} after its last use")),
     }
 }
