@@ -268,6 +268,9 @@ fn what_grows_is_said_with_the_variable_that_keeps_it_and_its_cure() {
         let said = unwrapped(&String::from_utf8_lossy(&output.stderr));
         assert!(said.contains(&format!("`{variable}` keeps it: {cure}")), "{name}: {said}");
     }
+    // Until the next pass has ended, without growing.
+    let said = unwrapped(&shown("retained").0);
+    assert!(said.contains("held by `retain_graph=True in line 13`: leave it out of the last backward pass before a step"), "{said}");
 }
 
 /// What the scripts of captures ask for today is what was recorded, and so is what is answered.

@@ -44,6 +44,8 @@ _retainers = {}
 _had, _refilled = {}, set()
 # Numbers of those in which torch.compile worked.
 _compiling = set()
+# Where the last backward pass that was told to keep its graph was called, and where one was that a step followed.
+_kept_graph = _needless = None
 # The variable with most of the host's pinned memory: bytes, name, where.
 _pins = (0, "", ())
 LEAST_PINNED = 1 << 30
@@ -301,9 +303,25 @@ def look_at_variables():
             labels.label_variable(labelled, f"{name} (PipelineStage)" if is_stage else name, *where)
         if how:
             _retainers.setdefault(id(value), (name, how, all(each.numel() == 1 for each in tensors), *where))
+    if _needless is not None:
+        name, *where = _needless
+        _retainers["retain_graph"] = (name, ("retain_graph", 0, True), False, *where)
     own = next(_own_frames(), None) if labels.gradients_have_graphs() else None
     if own is not None:
         _retainers["create_graph"] = ("backward(create_graph=True)", ("create_graph", 0, True), False, own.f_code.co_filename, own.f_code.co_name)
+
+
+@guarded("graphs that a backward pass keeps")
+def goes_backward(keeps):
+    global _kept_graph
+    frame = next(_own_frames(), None) if keeps else None
+    _kept_graph = frame and (f"retain_graph=True in line {frame.f_lineno}", frame.f_code.co_filename, frame.f_code.co_name)
+
+
+def steps():
+    """What the last backward pass before a step keeps nobody needs: weights are others then."""
+    global _needless
+    _needless = _kept_graph
 
 
 @guarded("what a backward pass does not need")

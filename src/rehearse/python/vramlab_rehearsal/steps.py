@@ -100,6 +100,8 @@ class _Engine:
         if more.get("accumulate_grad", arguments[-1] if len(arguments) > 6 else False):
             _told_of_threads(threading.get_ident())
             self._steps.backward_begins()
+            # By its place, and not where a graph of the gradients is made, which keeps it anyway.
+            passes.goes_backward(len(arguments) > 3 and arguments[2] and not arguments[3])
         device.library.vl_set_backward_stack()
         return device.library.vl_enter(device.BACKWARD)
 
@@ -212,6 +214,7 @@ class _Steps:
         if self.depth == 0 and device.library is not None:
             labels.gradients(optimizer)
             reach.step_begins()
+            passes.steps()
             self.before = device.library.vl_enter(device.OPTIMIZER)
         self.depth += 1
         if any(map(callable, (*arguments, *(named or {}).values()))):

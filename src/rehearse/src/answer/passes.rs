@@ -2,7 +2,7 @@
 
 use super::facts::Facts;
 use super::place::LiveBytes;
-use crate::capture::process::{Frame, Trace, is_torch_or_stdlib};
+use crate::capture::process::{Frame, Retainer, Trace, is_torch_or_stdlib};
 use base::order::grouped;
 use serde::Serialize;
 use sim::trace::{Bound, Category, Event, Kind, Label, MemoryBlock, Phase};
@@ -132,6 +132,9 @@ pub struct Leftover {
     /// Whether it is a copy of weights, or of an optimizer's state.
     #[serde(skip)]
     pub is_copy: bool,
+    /// Whether a backward pass before a step was told to keep it.
+    #[serde(skip)]
+    pub is_retained: bool,
     /// Whether it is of the backward pass in which the peak is, which does not need it.
     #[serde(skip)]
     pub is_of_this_pass: bool,
@@ -182,9 +185,13 @@ pub fn leftovers(facts: &Facts) -> Vec<Leftover> {
         let variable = number.and_then(|number| trace.variables.get(&number));
         let is_copy = blocks.iter().any(|block| block.category == Category::WeightCopies);
         let made = LiveBytes { name, bytes, blocks: blocks.len(), source: None };
-        let is_of_this_pass =
-            at_peak.phase == Phase::Backward && blocks.iter().all(|block| events[block.made()].step == at_peak.step);
-        Leftover { made, variable: variable.map(|variable| variable.name.clone()), is_copy, is_of_this_pass }
+        let is_of_this_step = blocks.iter().all(|block| events[block.made()].step == at_peak.step);
+        let is_of_this_pass = at_peak.phase == Phase::Backward && is_of_this_step;
+        let are_activations = blocks.iter().all(|block| block.category == Category::Activations);
+        let retains = trace.keepers.iter().find(|of| of.retains_graphs() && are_activations && !is_of_this_step);
+        let variable = variable.or(retains);
+        let is_retained = variable.is_some_and(Retainer::retains_graphs);
+        Leftover { made, variable: variable.map(|variable| variable.name.clone()), is_copy, is_retained, is_of_this_pass }
     };
     let by_line = grouped(facts.live(moment).filter(is_left).filter_map(|block| Some((facts.own_line(block)?, block))));
     let mut found: Vec<Leftover> = by_line.into_iter().map(left).filter(|line| line.made.bytes * 100 >= total).collect();

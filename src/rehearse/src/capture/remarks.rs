@@ -39,7 +39,7 @@ pub struct SkippedCode {
 pub struct Retainer {
     #[serde(rename = "keeps")]
     pub name: String,
-    /// The type of a container, `sum` of what was added, `graph` of what is fed back, or `create_graph` of gradients with graphs of their own; empty where a block is all that is known.
+    /// The type of a container, `sum` of what was added, `graph` of what is fed back, `create_graph` of gradients with graphs of their own, or `retain_graph` of a backward pass before a step; empty where a block is all that is known.
     pub holder: String,
     /// How many tensors it holds at least, of a sum or a graph the passes.
     pub count: u32,
@@ -53,6 +53,11 @@ pub struct Retainer {
 }
 
 impl Retainer {
+    /// Whether it is no variable, but a backward pass before a step that was told to keep its graph.
+    pub fn retains_graphs(&self) -> bool {
+        self.holder == "retain_graph"
+    }
+
     /// The script's name of a block.
     pub(super) fn variable(name: &str, file: String, function: &str) -> Self {
         Retainer {

@@ -1,6 +1,7 @@
 //! The variables that hold what grows.
 
 use super::growth::Growth;
+use super::leftovers::WITHOUT_RETAINING;
 use super::{Finding, FindingKind};
 use crate::capture::plain::on_one_line;
 use crate::capture::process::Retainer;
@@ -18,6 +19,7 @@ fn keeper_of(keeper: &Retainer) -> String {
         ("create_graph", _) => {
             "which leaves gradients with their graphs: use torch.autograd.grad, or set .grad to None after use".to_string()
         }
+        ("retain_graph", _) => format!("which keeps what a backward pass frees: {WITHOUT_RETAINING}"),
         ("sum", _) => format!("a sum with the graphs of {} passes or more", keeper.count),
         ("graph", _) => format!("whose graph goes back through {} passes or more", keeper.count),
         (_, true) => format!("a {holder} of {} tensors or more with their graphs", keeper.count),

@@ -10,6 +10,9 @@ const ROWS: usize = 6;
 /// Of what a variable is called that holds a stage of a pipeline, as passes.py does.
 const STAGE: &str = " (PipelineStage)";
 
+/// What keeps no graph that nobody goes back through.
+pub const WITHOUT_RETAINING: &str = "leave it out of the last backward pass before a step";
+
 pub fn find(leftovers: &[Leftover], growth: Option<&Growth>, steps: u32) -> Option<Finding> {
     let title = match steps {
         0 => "Made in an earlier forward pass and still there at the peak:",
@@ -33,7 +36,9 @@ fn leftover(left: &Leftover, growth: Option<&Growth>) -> String {
 pub fn cure(leftovers: &[Leftover], growth: Option<&Growth>) -> Option<String> {
     let keepers = &growth?.kept_by;
     let named = leftovers.iter().find_map(|left| keepers.iter().find(|keeper| left.variable.as_ref() == Some(&keeper.name)));
-    let keeper = named.or_else(|| keepers.iter().find(|keeper| keeper.with_graphs)).or(keepers.first())?;
+    // Without a variable the graphs go with their round.
+    let of_variable = || keepers.iter().find(|keeper| keeper.with_graphs && !keeper.retains_graphs());
+    let keeper = named.filter(|keeper| !keeper.retains_graphs()).or_else(of_variable).or(keepers.first())?;
     Some(format!("`{}` keeps it: {}.", on_one_line(&keeper.name), of_keeper(keeper)?))
 }
 
@@ -47,6 +52,7 @@ fn remedy(left: &Leftover, growth: Option<&Growth>) -> Option<String> {
         Some(keeper) => of_keeper(keeper),
         None if left.is_copy => on_host(),
         None if name.ends_with(STAGE) => Some("schedule.step(..., return_outputs=False) keeps none of its outputs".to_string()),
+        None if left.is_retained => Some(WITHOUT_RETAINING.to_string()),
         None if left.is_of_this_pass => Some(format!("del {name} before the backward pass, which does not need it")),
         None => Some(format!("del {name} after its last use")),
     }
@@ -57,6 +63,7 @@ fn of_keeper(keeper: &Retainer) -> Option<String> {
     let instead = match (keeper.holder.as_str(), keeper.with_graphs, keeper.numbers) {
         // Its row says what to do.
         ("create_graph", ..) => return None,
+        ("retain_graph", ..) => return Some(WITHOUT_RETAINING.to_string()),
         (_, false, _) => return Some("move what it keeps to the host (.cpu()), or keep less".to_string()),
         ("graph", _, false) => {
             return Some(format!("{}.detach() before it is fed back ends its graph there", on_one_line(&keeper.name)));
