@@ -259,6 +259,8 @@ fn what_grows_is_said_with_the_variable_that_keeps_it_and_its_cure() {
         ("keeps-pairs", "kept", of_losses),
         ("keeps-losses", "logs", of_losses),
         ("keeps-attribute", "trainer.history", of_losses),
+        ("keeps-meter", "trainer.meter.values", of_losses),
+        ("keeps-closure", "kept", of_outputs),
         ("leak", "losses", of_losses),
         ("keeps-sum", "total", sum),
         ("keeps-evaluations", "total", sum),
@@ -268,9 +270,31 @@ fn what_grows_is_said_with_the_variable_that_keeps_it_and_its_cure() {
         let said = unwrapped(&String::from_utf8_lossy(&output.stderr));
         assert!(said.contains(&format!("`{variable}` keeps it: {cure}")), "{name}: {said}");
     }
+    // What a step leaves after it is as much as what it leaves before.
+    let of_round = |name: &str| shown(name).1["processes"][0]["growth"]["bytes_per_round"].as_i64().unwrap() >> 20;
+    assert_eq!(["keeps-meter", "keeps-evaluations", "keeps-closure", "keeps-outputs"].map(of_round), [80, 80, 8, 8]);
     // Until the next pass has ended, without growing.
     let said = unwrapped(&shown("retained").0);
-    assert!(said.contains("held by `retain_graph=True in line 13`: leave it out of the last backward pass before a step"), "{said}");
+    assert!(
+        said.contains("held by `retain_graph=True in line 13`: leave it out of the last backward pass before a step"),
+        "{said}"
+    );
+}
+
+/// Of a backbone that is never trained; and no advice for what is there already, or for logits that are none.
+#[test]
+fn features_want_no_graphs_and_a_hidden_layer_is_no_logits() {
+    let (said, answer) = shown("features");
+    let needless = &answer["processes"][0]["needless_graphs"];
+    assert_eq!((&needless["passes"], &needless["of"]), (&4.into(), &7.into()), "{said}");
+    let advice = |answer: &Value| answer["advice"].to_string();
+    assert!(advice(&answer).contains("no-grad") && !advice(&answer).contains("checkpoint"), "{said}");
+    let (said, answer) = shown("hidden_as_wide");
+    let rows = answer["account"]["rows"].as_array().unwrap();
+    let of_loss = rows.iter().find(|row| row["part"] == "loss").map(|row| row["bytes"].as_i64().unwrap());
+    // Logits in bf16 and in fp32, and what the loss makes of them.
+    assert!(of_loss.is_some_and(|bytes| bytes <= 3 * 16384 * 1000 * 4), "{said}");
+    assert!(!advice(&answer).contains("autocast") && !advice(&answer).contains("chunked-loss"), "{said}");
 }
 
 /// What the scripts of captures ask for today is what was recorded, and so is what is answered.

@@ -11,12 +11,21 @@ model = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)).c
 optimizer = torch.optim.AdamW(model.parameters())
 
 
+class Meter:
+    def __init__(self):
+        self.values = []
+
+
 class Trainer:
-    history = None
+    def __init__(self):
+        self.history, self.meter = [], Meter()
 
 
-trainer, logs, kept, total = Trainer(), {"losses": [], "outputs": []}, [], 0
-trainer.history, queue = [], collections.deque(maxlen=100)
+def report(output):
+    return lambda: output.mean().item()
+
+
+trainer, logs, kept, total, queue = Trainer(), {"losses": []}, [], 0, collections.deque(maxlen=100)
 for step in range(20):
     x = torch.randn(2048, 1024, device="cuda")
     output = model(x)
@@ -42,3 +51,8 @@ for step in range(20):
     elif what == "queue":
         queue.append(output)
     optimizer.step()
+    # What follows a step is of the next one's time.
+    if what == "meter":
+        trainer.meter.values.append((model(x) - x).square().mean())
+    elif what == "closure":
+        kept.append(report(output))

@@ -310,6 +310,8 @@ fn has(facts: &Facts) -> HashSet<Has> {
     let is_adam = is_seen("torch/optim/adam.py") || is_seen("torch/optim/adamw.py");
     let is_other = || trace.frames.values().any(|frame| steps_by(&frame.file));
     let has_few = || of_kind(WorkKind::Matmul).all(|work| work.phase == Phase::Backward || work.n < FEWEST_CLASSES);
+    let has_cross_entropy =
+        || trace.operators.values().any(|name| ["nll_loss", "cross_entropy"].iter().any(|of| name.contains(of)));
     let is_of_transformers = || trace.frames.values().any(|frame| frame.file.contains("/transformers/models/"));
     let all = [
         (Has::TransformersModel, is_of_transformers()),
@@ -321,6 +323,7 @@ fn has(facts: &Facts) -> HashSet<Has> {
         (Has::HalfWeights, is_half && !casts_weights),
         (Has::NoProducts, has_ended_a_step && of_kind(WorkKind::Matmul).next().is_none()),
         (Has::FewClasses, (has_ended_a_step || !facts.trains) && has_few()),
+        (Has::NoCrossEntropy, has_ended_a_step && !trace.is_compiled() && !has_cross_entropy()),
         (Has::ChannelsLast, of_kind(WorkKind::Convolution).all(|work| work.is_channels_last || work.is_volume)),
         (Has::OtherOptimizer, has_ended_a_step && !is_adam && is_other()),
         (

@@ -62,7 +62,10 @@ fn needless_passes(facts: &Facts) -> Vec<usize> {
             true => !used.contains(n),
             false => trained.contains(&events[at].module) || !is_among(trace, events[at].module, gone_back),
         };
-        flags.with_gradients && (!trains || (!flags.in_training && !followed() && is_evaluation()))
+        // A backbone whose features are taken, which nobody set to evaluation either.
+        let is_never_gone_back = || facts.steps > 0 && !used.contains(n) && !is_among(trace, events[at].module, gone_back);
+        let is_no_training = || if flags.in_training { is_never_gone_back() } else { is_evaluation() };
+        flags.with_gradients && (!trains || (!followed() && is_no_training()))
     };
     (0..passes.len()).filter(is_needless).collect()
 }

@@ -142,6 +142,8 @@ pub enum Has {
     HalfWeights,
     NoProducts,
     FewClasses,
+    /// Nothing that calls it so.
+    NoCrossEntropy,
     ChannelsLast,
     /// Another than Adam or AdamW.
     OtherOptimizer,

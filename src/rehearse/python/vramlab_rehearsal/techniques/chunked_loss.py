@@ -1,5 +1,5 @@
 """{
-"chunked-loss": {"group": "loss", "short": "no fp32 copies of all logits", "frees": {"loss_copies": 1}, "again": 0, "line": "cross-entropy over 512 rows at a time: the logits and their gradient exist whole, but no fp32 copy of them does"}
+"chunked-loss": {"group": "loss", "short": "no fp32 copies of all logits", "frees": {"loss_copies": 1}, "again": 0, "unless": ["no_cross_entropy"], "line": "cross-entropy over 512 rows at a time: the logits and their gradient exist whole, but no fp32 copy of them does"}
 }"""
 
 import os

@@ -1,5 +1,5 @@
 """{
-"fused-linear-loss": {"group": "loss", "use": "both", "short": "logits are never stored", "frees": {"loss": 1}, "again": 0, "unless": ["few_classes"], "line": "the product that makes the logits (by the last linear layer or with the embedding's weight) is computed inside the loss, 512 rows at a time: the logits never exist whole"}
+"fused-linear-loss": {"group": "loss", "use": "both", "short": "logits are never stored", "frees": {"loss": 1}, "again": 0, "unless": ["few_classes", "no_cross_entropy"], "line": "the product that makes the logits (by the last linear layer or with the embedding's weight) is computed inside the loss, 512 rows at a time: the logits never exist whole"}
 }"""
 
 import sys
