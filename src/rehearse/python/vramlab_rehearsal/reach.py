@@ -25,6 +25,8 @@ _evals, _without_gradients = set(), set()
 _iterated = weakref.WeakSet()
 # By its first parameter: models that were trained, and those that gave something without gradients.
 _trained, _asked = set(), set()
+# Models with whether a pass that keeps its graph went through them in training.
+_modes = set()
 _shapes = {}
 # Of the last forward pass.
 _last = {}
@@ -119,6 +121,7 @@ def _enters(root, arguments, named):
             _asked.add(model)
         return
     _trained.add(model)
+    _modes.add((model, root.training))
     named = dict(named)
     names = getattr(getattr(root.forward, "__code__", None), "co_varnames", ())[1:]
     for at, value in enumerate(arguments):
@@ -238,7 +241,8 @@ def tell():
         if least != most:
             note(varied=name, module=module, least=least, most=most, step=at)
     padding.tell()
-    if _trained & _asked:
+    # By a pass without gradients, or one that keeps them all the same.
+    if _trained & _asked or any((model, not mode) in _modes for model, mode in _modes):
         _did.add("evaluation")
     found = {}
     trainers, names = _trainers_in_frames()
