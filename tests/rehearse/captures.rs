@@ -289,6 +289,10 @@ fn features_want_no_graphs_and_a_hidden_layer_is_no_logits() {
     assert_eq!((&needless["passes"], &needless["of"]), (&4.into(), &7.into()), "{said}");
     let advice = |answer: &Value| answer["advice"].to_string();
     assert!(advice(&answer).contains("no-grad") && !advice(&answer).contains("checkpoint"), "{said}");
+    // What is reached is not said to be missing.
+    let (said, answer) = shown("validates");
+    assert_eq!(answer["processes"][0]["needless_graphs"]["passes"], 3, "{said}");
+    assert!(!answer["processes"][0]["unreached"].to_string().contains("evaluation"), "{said}");
     let (said, answer) = shown("hidden_as_wide");
     let rows = answer["account"]["rows"].as_array().unwrap();
     let of_loss = rows.iter().find(|row| row["part"] == "loss").map(|row| row["bytes"].as_i64().unwrap());
