@@ -179,8 +179,6 @@ def _become(of_import, later, pages, files, folder, words, environment):
     for begin, length in pages:
         madvise(begin, length, 22)
     sys.meta_path[:0] = [_Imported(torch, of_import), *([later] if later else [])]
-    # When Python looks for garbage depends on what was made since it last did, and so on how many copies there have been: all begin with nothing.
-    gc.collect()
     return script, *(words[2] if words[1] == flag else "" for flag in _NO_FILE)
 
 
