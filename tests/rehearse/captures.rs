@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 /// A rehearsal that was recorded once: of a script, or of SCRIPT-WORD with words.
 pub fn capture(name: &str) -> PathBuf {
@@ -17,8 +17,13 @@ pub fn shown(name: &str) -> (String, Value) {
     show(&capture(name))
 }
 
+/// All that the program says of it, and its answer on the standard output.
+pub fn output_of(capture: &Path) -> Output {
+    Command::new(VRAMLAB).args(["show", "-v", "--json", "-"]).arg(capture).output().unwrap()
+}
+
 fn show(capture: &Path) -> (String, Value) {
-    let output = Command::new(VRAMLAB).args(["show", "-v", "--json", "-"]).arg(capture).output().unwrap();
+    let output = output_of(capture);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let answer = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{}: {error}: {said}", capture.display()));
     (said, answer)

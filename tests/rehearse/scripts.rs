@@ -1,6 +1,6 @@
 //! `vramlab rehearse` as its users run it: on Python scripts, with the PyTorch that the lab itself was built with.
 
-use super::captures::capture;
+use super::captures::{capture, output_of};
 use super::scene::{VRAMLAB, vramlab};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -20,7 +20,7 @@ impl Rehearsed {
 
     /// One that was recorded once.
     fn kept(name: &str) -> Rehearsed {
-        let output = Command::new(VRAMLAB).args(["show", "-v", "--json", "-"]).arg(capture(name)).output().unwrap();
+        let output = output_of(&capture(name));
         let json = serde_json::from_slice(&output.stdout).unwrap();
         Rehearsed { output, json }
     }

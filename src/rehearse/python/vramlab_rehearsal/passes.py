@@ -318,7 +318,7 @@ def goes_backward(keeps):
     _kept_graph = frame and (f"retain_graph=True in line {frame.f_lineno}", frame.f_code.co_filename, frame.f_code.co_name)
 
 
-def steps():
+def a_step_follows():
     """What the last backward pass before a step keeps nobody needs: weights are others then."""
     global _needless
     _needless = _kept_graph

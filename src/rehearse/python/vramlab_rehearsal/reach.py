@@ -23,10 +23,9 @@ _did = set()
 # Places of calls that were made: of `eval`, and of `train` with False; of contexts without gradients, by their line, and of functions of such.
 _evals, _without_gradients = set(), set()
 _iterated = weakref.WeakSet()
-# By its first parameter: models that were trained, and those that gave something without gradients.
-_trained, _asked = set(), set()
-# Models with whether a pass that keeps its graph went through them in training.
-_modes = set()
+# By its first parameter: of models that passes with gradients went through, whether in training, in evaluation or both; and those that gave something
+# without gradients.
+_trained, _asked = {}, set()
 _shapes = {}
 # Of the last forward pass.
 _last = {}
@@ -120,8 +119,7 @@ def _enters(root, arguments, named):
         else:
             _asked.add(model)
         return
-    _trained.add(model)
-    _modes.add((model, root.training))
+    _trained.setdefault(model, set()).add(root.training)
     named = dict(named)
     names = getattr(getattr(root.forward, "__code__", None), "co_varnames", ())[1:]
     for at, value in enumerate(arguments):
@@ -242,7 +240,7 @@ def tell():
             note(varied=name, module=module, least=least, most=most, step=at)
     padding.tell()
     # By a pass without gradients, or one that keeps them all the same.
-    if _trained & _asked or any((model, not mode) in _modes for model, mode in _modes):
+    if _trained.keys() & _asked or any(len(modes) > 1 for modes in _trained.values()):
         _did.add("evaluation")
     found = {}
     trainers, names = _trainers_in_frames()

@@ -214,7 +214,7 @@ class _Steps:
         if self.depth == 0 and device.library is not None:
             labels.gradients(optimizer)
             reach.step_begins()
-            passes.steps()
+            passes.a_step_follows()
             self.before = device.library.vl_enter(device.OPTIMIZER)
         self.depth += 1
         if any(map(callable, (*arguments, *(named or {}).values()))):

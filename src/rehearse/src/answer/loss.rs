@@ -38,6 +38,7 @@ impl Loss {
         for bytes in &of_loss {
             // In fp32, as PyTorch computes a loss under autocast, too; a model in 16 bits has its own type.
             let read = [bytes / 4, bytes / 2];
+            // A result as large as what the loss reads is the logits; others of as many rows are a hidden layer's.
             if let Some(whole) = read.iter().find(|of| exact.contains(of)) {
                 numbers.insert(*whole);
                 continue;

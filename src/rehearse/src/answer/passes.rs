@@ -130,7 +130,8 @@ fn outermost_call(trace: &Trace, stack: u32) -> Option<Frame> {
 pub struct Leftover {
     /// The line that made it.
     pub made: LiveBytes,
-    /// The script's variable that held it when that was last looked at, and no graph but those that the variable keeps.
+    /// The script's variable that held it when that was last looked at, and no graph but those that the variable keeps; or the `retain_graph=True` of a
+    /// backward pass before a step.
     pub variable: Option<String>,
     /// Whether it is a copy of weights, or of an optimizer's state.
     #[serde(skip)]

@@ -249,6 +249,9 @@ mod tests {
             accumulates(&rounds)
         };
         assert!(of(&(0..40).collect::<Vec<_>>()) && of(&[0, 10, 20, 30]) && of(&[9, 19, 29, 39]));
+        // What follows each step; what is fetched two steps ahead; what is made once.
+        let follows = |when_second_begins, of_last| follows_rounds(&[(0, 0), (8, 1)], when_second_begins, of_last);
+        assert!(follows(0, 8) && !follows(16, 8) && !follows(0, 0) && !follows_rounds(&[(8, 1), (8, 1)], 8, 8));
         // A cache that fills; an image that is made larger every ten rounds, and the one before it; the graphs of the last round of an outer loop.
         let rounds = |bytes: fn(i64) -> i64| (0..40).map(bytes).collect::<Vec<i64>>();
         assert!(rises(&rounds(|round| round)) && !rises(&rounds(|round| round % 8)) && !rises(&rounds(|round| 40 - round)));
